@@ -1,0 +1,1 @@
+"""The sections of an engine's config, one module each, and the two wholes: `EngineConfig` and `EngineSpec`."""

@@ -1,0 +1,197 @@
+"""How a field of a config class is declared: keyed at a stage, or unkeyed for a reason."""
+
+import enum
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, dataclass_transform
+
+import attrs
+
+from graphspec.errors import Problem, SpecError
+from graphspec.text import one_of, show
+
+_POLICY = "graphspec.policy"
+T = TypeVar("T")
+
+
+class Stage(enum.Enum):
+    """What a field can change. A COMPILE field changes compiled code, and so both keys."""
+
+    COMPILE = "compile"
+    CAPTURE = "capture"
+
+    def covers(self, other: "Stage | None") -> bool:
+        """True when the key of this stage includes a field that is declared at `other`."""
+        return other is Stage.COMPILE or (other is Stage.CAPTURE and self is Stage.CAPTURE)
+
+
+@attrs.frozen(kw_only=True)
+class FieldPolicy:
+    """What is declared of one field: what it is for, which key it enters, or why it enters none."""
+
+    stage: Stage | None
+    reason: str
+    doc: str
+    minimum: int | float | None
+    maximum: int | float | None
+
+
+def keyed(
+    stage: Stage,
+    *,
+    doc: str,
+    default: Any = attrs.NOTHING,
+    minimum: int | float | None = None,
+    maximum: int | float | None = None,
+) -> Any:
+    """Declares a field that is part of the key of `stage`; `doc` says what it is for, with its unit."""
+    return _field(
+        FieldPolicy(stage=stage, reason="", doc=doc, minimum=minimum, maximum=maximum), default
+    )
+
+
+def unkeyed(
+    *,
+    reason: str,
+    doc: str,
+    default: Any = attrs.NOTHING,
+    minimum: int | float | None = None,
+    maximum: int | float | None = None,
+) -> Any:
+    """Declares a field that no key contains, with the reason why compiled code cannot depend on it."""
+    if not reason.strip():
+        raise TypeError("unkeyed() needs a reason: why can no compiled graph depend on this field?")
+    return _field(
+        FieldPolicy(stage=None, reason=reason, doc=doc, minimum=minimum, maximum=maximum), default
+    )
+
+
+def _field(policy: FieldPolicy, default: Any) -> Any:
+    if not policy.doc.strip():
+        raise TypeError("every field says what it is for: doc is empty")
+    return attrs.field(default=default, metadata={_POLICY: policy})
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(keyed, unkeyed)
+)
+def config_class(cls: type[T]) -> type[T]:
+    """Makes a frozen, slotted, keyword-only attrs class whose every field has a policy.
+
+    A field without one is a TypeError when the class is created. Instances check their own types and bounds, and
+    what ``problems()`` of the class returns, and raise one `SpecError` with everything that is wrong.
+
+    >>> @config_class
+    ... class Section:
+    ...     depth: int = keyed(Stage.COMPILE, doc="Number of layers.", minimum=1)
+    >>> Section(depth=0)
+    Traceback (most recent call last):
+    ...
+    graphspec.errors.SpecError: the config is not usable:
+      depth: found 0 (an integer); wanted at least 1
+    """
+    cls.__attrs_post_init__ = _validate  # type: ignore[attr-defined]
+    return attrs.define(frozen=True, slots=True, kw_only=True, field_transformer=_declared)(cls)
+
+
+def _declared(
+    cls: type, fields: list["attrs.Attribute[Any]"]
+) -> list["attrs.Attribute[Any]"]:
+    missing = [f.name for f in fields if _POLICY not in f.metadata]
+    if missing:
+        raise TypeError(
+            f"{cls.__qualname__}.{missing[0]} declares no key policy: write keyed(Stage.COMPILE, ...), "
+            "keyed(Stage.CAPTURE, ...) or unkeyed(reason=...), so that no key can forget it"
+        )
+    return fields
+
+
+def is_config_class(cls: Any) -> bool:
+    """True for classes made by `config_class`."""
+    return isinstance(cls, type) and attrs.has(cls) and all(
+        _POLICY in f.metadata for f in attrs.fields(cls)
+    )
+
+
+def policies(cls: type) -> Mapping[str, FieldPolicy]:
+    """The policy of each field of a config class, in the order of declaration."""
+    return {f.name: f.metadata[_POLICY] for f in attrs.fields(cls)}
+
+
+def _validate(self: Any) -> None:
+    hints = field_types(type(self))
+    problems: list[Problem] = []
+    for name, policy in policies(type(self)).items():
+        value = getattr(self, name)
+        wrong = mismatch(value, hints[name]) or out_of_bounds(value, policy)
+        if wrong:
+            problems.append(Problem(where=name, found=show(value), wanted=wrong))
+    check: Callable[[], list[Problem]] | None = getattr(self, "problems", None)
+    if check is not None and not problems:
+        problems.extend(check())
+    if problems:
+        raise SpecError(problems)
+
+
+def field_types(cls: type) -> Mapping[str, Any]:
+    """The resolved annotation of each field."""
+    return typing.get_type_hints(cls)
+
+
+def out_of_bounds(value: Any, policy: FieldPolicy) -> str:
+    """What a number should have been, or an empty text when it lies within the field's bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if policy.minimum is not None and not value >= policy.minimum:
+        return f"at least {policy.minimum}"
+    if policy.maximum is not None and not value <= policy.maximum:
+        return f"at most {policy.maximum}"
+    return ""
+
+
+def mismatch(value: Any, annotation: Any) -> str:
+    """What a value should have been by its annotation, or an empty text when it fits. Nothing is coerced.
+
+    >>> mismatch("4", int), mismatch(True, int), mismatch(4, int)
+    ('an integer', 'an integer', '')
+    """
+    origin = typing.get_origin(annotation)
+    if annotation is Any:
+        return ""
+    if origin in (typing.Union, types.UnionType):
+        wanted = [mismatch(value, a) for a in typing.get_args(annotation)]
+        return "" if "" in wanted else " or ".join(dict.fromkeys(wanted))
+    if annotation is None or annotation is type(None):
+        return "" if value is None else "nothing"
+    if origin is tuple:
+        return _tuple_mismatch(value, typing.get_args(annotation))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "" if isinstance(value, Mapping) else "a mapping"
+    if annotation is float:
+        return "" if type(value) in (int, float) else "a number"
+    if annotation in (bool, int, str):
+        return "" if type(value) is annotation else NAMES[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return "" if isinstance(value, annotation) else one_of(m.value for m in annotation)
+    return "" if isinstance(value, origin or annotation) else f"a {annotation.__name__}"
+
+
+def _tuple_mismatch(value: Any, items: tuple[Any, ...]) -> str:
+    if not isinstance(value, tuple):
+        return "a list"
+    if len(items) == 2 and items[1] is Ellipsis:
+        wrong = (mismatch(v, items[0]) for v in value)
+    elif len(items) != len(value):
+        return f"a list of {len(items)} values"
+    else:
+        wrong = (mismatch(v, a) for v, a in zip(value, items, strict=True))
+    return next((f"a list of {w}" for w in wrong if w), "")
+
+
+NAMES: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+}

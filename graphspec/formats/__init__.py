@@ -1,0 +1,1 @@
+"""Reading configs from files, with the line of every value."""

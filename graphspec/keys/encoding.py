@@ -1,0 +1,238 @@
+"""The canonical encoding: typed, length-framed, injective bytes for every value that a key may contain.
+
+Every value is a tag, the length of its body in bytes, a colon, and the body, so no two values share an encoding and
+none is the prefix of another. Stated rules:
+
+- integers of any size as decimal text; a bool is never an integer;
+- floats as ``float.hex``; 0.0 and -0.0 differ (1/x tells them apart in a graph), every NaN is the same value;
+- strings as UTF-8 without normalisation; bytes as they are; a list is not a tuple;
+- sets sorted by the encoding of their members; mappings sorted by the encoding of their keys;
+- enums as class and member name; attrs objects as class and fields by name;
+- a torch dtype as its name. Paths are refused: where a file lies must not enter a key; declare its content instead.
+- callables, tensors, open files and everything else are refused with the path of the value.
+"""
+
+import enum
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from graphspec.errors import KeyFactorError, Problem
+
+EPOCH = 1
+"""Number of this encoding. It is part of every key; a change of the rules above raises it."""
+
+
+def encode(value: Any) -> bytes:
+    """The canonical bytes of `value`. Raises `KeyFactorError` with the path of what cannot be encoded.
+
+    >>> encode({"k": 4, "modes": ("full", True)})
+    b'd42:s1:ki1:4s5:modest14:s4:fullb1:1'
+    """
+    return b"".join(_parts(value, "value"))
+
+
+def _frame(tag: bytes, body: bytes) -> bytes:
+    return b"%b%d:%b" % (tag, len(body), body)
+
+
+def _parts(value: Any, path: str) -> Iterator[bytes]:
+    leaf = _LEAVES.get(type(value))
+    if leaf is not None:
+        yield _frame(*leaf(value, path))
+        return
+    yield _frame(*_composite(value, path))
+
+
+def _one(value: Any, path: str) -> bytes:
+    return b"".join(_parts(value, path))
+
+
+def _composite(value: Any, path: str) -> tuple[bytes, bytes]:
+    if isinstance(value, enum.Enum):
+        return b"e", _one(_class_name(type(value)), path) + _one(value.name, path)
+    if attrs.has(type(value)):
+        named = {a.name: getattr(value, a.name) for a in attrs.fields(type(value))}
+        return b"o", _one(_class_name(type(value)), path) + _one(named, path)
+    if isinstance(value, Mapping):
+        pairs = sorted((_one(k, f"{path} key"), _one(v, f"{path}.{k}")) for k, v in value.items())
+        return b"d", b"".join(k + v for k, v in pairs)
+    if isinstance(value, frozenset | set):
+        return b"S", b"".join(sorted(_one(v, f"{path} member") for v in value))
+    if isinstance(value, tuple):
+        return b"t", b"".join(_one(v, f"{path}[{i}]") for i, v in enumerate(value))
+    if isinstance(value, list):
+        return b"l", b"".join(_one(v, f"{path}[{i}]") for i, v in enumerate(value))
+    if _class_name(type(value)) == "torch.dtype":
+        return b"y", str(value).encode()
+    raise KeyFactorError(_refusal(value, path))
+
+
+def _refusal(value: Any, path: str) -> Problem:
+    kind = type(value)
+    if isinstance(value, os.PathLike):
+        hint = "a location must not enter a key: declare the field unkeyed, or key the content's digest"
+    elif callable(value):
+        hint = "name the code instead (a dotted import name) and list its module for the source digest"
+    else:
+        hint = "give its shape, dtype or other plain facts instead"
+    return Problem(
+        where=path,
+        found=f"a {kind.__module__}.{kind.__qualname__}",
+        wanted="None, bool, int, float, str, bytes, enum, list, tuple, set, mapping, attrs object or torch dtype",
+        hint=hint,
+    )
+
+
+def _class_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _integer(value: int, path: str) -> tuple[bytes, bytes]:
+    # Text of more than 4300 digits is refused by int's own conversion, so large ones go by hexadecimal.
+    return (b"i", b"%d" % value) if abs(value) < 1 << 63 else (b"I", hex(value).encode())
+
+
+def _float(value: float, path: str) -> tuple[bytes, bytes]:
+    return b"f", (b"nan" if value != value else value.hex().encode())
+
+
+def _string(value: str, path: str) -> tuple[bytes, bytes]:
+    try:
+        return b"s", value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise KeyFactorError(
+            Problem(
+                where=path,
+                found="a string with a lone surrogate",
+                wanted="text that UTF-8 can hold",
+                hint="such strings come from undecodable file names; use the name's bytes",
+            )
+        ) from None
+
+
+_LEAVES: Mapping[type, Callable[[Any, str], tuple[bytes, bytes]]] = {
+    type(None): lambda value, path: (b"n", b""),
+    bool: lambda value, path: (b"b", b"1" if value else b"0"),
+    int: _integer,
+    float: _float,
+    str: _string,
+    bytes: lambda value, path: (b"x", value),
+}
+
+
+@attrs.frozen
+class EnumName:
+    """What `decode` gives for an enum: its class and member by name."""
+
+    cls: str
+    member: str
+
+
+@attrs.frozen
+class Record:
+    """What `decode` gives for an attrs object: its class name and its fields."""
+
+    cls: str
+    fields: Mapping[str, Any]
+
+
+@attrs.frozen
+class DtypeName:
+    """What `decode` gives for a torch dtype."""
+
+    name: str
+
+
+def decode(data: bytes) -> Any:
+    """The value that `data` encodes. Classes come back as names: nothing is imported or executed.
+
+    Raises `KeyFactorError` when the bytes are not one canonical value.
+    """
+    try:
+        value, end = _read(data, 0)
+        if end != len(data):
+            raise ValueError(f"{len(data) - end} bytes follow the value")
+        if encode_decoded(value) != data:
+            raise ValueError("the bytes are not in canonical form")
+    except (ValueError, IndexError, RecursionError, TypeError, UnicodeDecodeError) as error:
+        raise KeyFactorError(
+            Problem(where="encoded key text", found=str(error), wanted="one canonical value")
+        ) from None
+    return value
+
+
+def encode_decoded(value: Any) -> bytes:
+    """The bytes that `decode` read `value` from."""
+    if isinstance(value, EnumName):
+        return _frame(b"e", encode_decoded(value.cls) + encode_decoded(value.member))
+    if isinstance(value, Record):
+        return _frame(b"o", encode_decoded(value.cls) + encode_decoded(value.fields))
+    if isinstance(value, DtypeName):
+        return _frame(b"y", value.name.encode())
+    if isinstance(value, Mapping):
+        pairs = sorted((encode_decoded(k), encode_decoded(v)) for k, v in value.items())
+        return _frame(b"d", b"".join(k + v for k, v in pairs))
+    if isinstance(value, frozenset):
+        return _frame(b"S", b"".join(sorted(encode_decoded(v) for v in value)))
+    if isinstance(value, tuple | list):
+        return _frame(
+            b"t" if isinstance(value, tuple) else b"l", b"".join(encode_decoded(v) for v in value)
+        )
+    return encode(value)
+
+
+def _read(data: bytes, at: int) -> tuple[Any, int]:
+    tag = data[at : at + 1]
+    colon = data.index(b":", at)
+    digits = data[at + 1 : colon]
+    if not digits.isdigit() or len(digits) > 12:
+        raise ValueError(f"no length at byte {at + 1}")
+    end = colon + 1 + int(digits)
+    if end > len(data):
+        raise ValueError(f"the value at byte {at} runs past the end")
+    return _BODIES[tag](data[colon + 1 : end]) if tag in _BODIES else _unknown(tag, at), end
+
+
+def _unknown(tag: bytes, at: int) -> Any:
+    raise ValueError(f"unknown tag {tag!r} at byte {at}")
+
+
+def _sequence(body: bytes) -> list[Any]:
+    items, at = [], 0
+    while at < len(body):
+        item, at = _read(body, at)
+        items.append(item)
+    return items
+
+
+def _mapping(body: bytes) -> Mapping[Any, Any]:
+    items = _sequence(body)
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _pair(body: bytes) -> Sequence[Any]:
+    items = _sequence(body)
+    if len(items) != 2:
+        raise ValueError("a class name and one value were expected")
+    return items
+
+
+_BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
+    b"n": lambda body: None,
+    b"b": lambda body: body == b"1",
+    b"i": int,
+    b"I": lambda body: int(body, 16),
+    b"f": lambda body: float("nan") if body == b"nan" else float.fromhex(body.decode()),
+    b"s": lambda body: body.decode("utf-8"),
+    b"x": bytes,
+    b"e": lambda body: EnumName(*_pair(body)),
+    b"o": lambda body: Record(*_pair(body)),
+    b"y": lambda body: DtypeName(body.decode()),
+    b"d": _mapping,
+    b"S": lambda body: frozenset(_sequence(body)),
+    b"t": lambda body: tuple(_sequence(body)),
+    b"l": _sequence,
+}

@@ -1,0 +1,69 @@
+"""The factor tree of a config class: what enters the key of a stage, by name, and the hash of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import xxhash
+
+from graphspec.fields import Stage, is_config_class, policies
+from graphspec.keys.encoding import EPOCH, encode
+
+CLASS = ""
+"""Name under which a tree node keeps the class it came from; no field can have it."""
+
+
+def factor_tree(section: Any, stage: Stage) -> Mapping[str, Any]:
+    """The keyed fields of a config object for `stage`, as nested mappings from field name to value.
+
+    A class may add factors that are not fields of its own with a method ``key_factors(stage)``, as the speculative
+    section does for what the method's class declares.
+    """
+    tree: dict[str, Any] = {CLASS: f"{type(section).__module__}.{type(section).__qualname__}"}
+    for name, policy in policies(type(section)).items():
+        if stage.covers(policy.stage):
+            tree[name] = _factor(getattr(section, name), stage)
+    extra = getattr(section, "key_factors", None)
+    if extra is not None:
+        tree.update(extra(stage))
+    return tree
+
+
+def _factor(value: Any, stage: Stage) -> Any:
+    if is_config_class(type(value)):
+        return factor_tree(value, stage)
+    if isinstance(value, tuple):
+        return tuple(_factor(v, stage) for v in value)
+    return value
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of a factor tree with its dotted path, class names left out.
+
+    >>> dict(flatten({"": "Spec", "model": {"": "Model", "hidden_size": 576}}))
+    {'model.hidden_size': 576}
+    """
+    for name, value in tree.items():
+        path = f"{prefix}.{name}" if prefix else name
+        if isinstance(value, Mapping) and CLASS in value:
+            yield from flatten(value, path)
+        elif name != CLASS:
+            yield path, value
+
+
+def key_text(section: Any, stage: Stage) -> bytes:
+    """The canonical bytes that `compute_hash` digests: epoch, stage and factor tree."""
+    return encode({"epoch": EPOCH, "stage": stage.value, "factors": factor_tree(section, stage)})
+
+
+def compute_hash(section: Any, stage: Stage) -> str:
+    """The xxh3-128 of `key_text`, 32 hexadecimal digits: the same on every machine and in every process.
+
+    xxHash is fast and not tamper-proof. It names things; stored entries also keep the key text and compare it, so a
+    collision can cost a recompile and never a wrong graph.
+    """
+    return digest(key_text(section, stage))
+
+
+def digest(text: bytes) -> str:
+    """xxh3-128 of canonical bytes, in hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(text)

@@ -1,0 +1,1 @@
+"""Drafting methods: one module per family, each a class of declared capabilities, and their registry."""
