@@ -1,0 +1,160 @@
+"""`Artifact`: a compiled unit, loaded from the bytes that were verified, callable with checked inputs."""
+
+import hashlib
+import itertools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphspec.cache.entry import Entry
+from graphspec.errors import CacheError, Problem, SignatureError
+
+_library = torch.library.Library("graphspec", "FRAGMENT")
+_library.define("run_artifact(int handle, Tensor[] inputs) -> Tensor[]")
+_runners: dict[int, Any] = {}
+_handles = itertools.count()
+_mapped: dict[bytes, str] = {}
+
+
+def _run_artifact(handle: int, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    outputs: Sequence[torch.Tensor] = _runners[handle].run(list(inputs))
+    return outputs
+
+
+# One opaque operation: a recorder sees the call and not the library's allocations, which mean nothing without its kernels.
+_library.impl("run_artifact", _run_artifact, "CompositeExplicitAutograd")
+
+
+class Artifact:
+    """A loaded unit. Call it with the unit's inputs in order; it returns a list of output tensors.
+
+    The library itself checks nothing: another dtype, layout or size would crash or give garbage. So each call checks
+    the stored signature and raises `SignatureError` naming the input.
+    """
+
+    def __init__(self, name: str, signature: Sequence[Mapping[str, Any]], device: str, runner: Any) -> None:
+        self.name = name
+        self._device = torch.device(device).type
+        self._inputs = [
+            (i["name"], getattr(torch, i["dtype"]), [_dimension(d) for d in i["shape"]])
+            for i in signature
+        ]
+        self._handle = next(_handles)
+        _runners[self._handle] = runner
+
+    def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        self._check(inputs)
+        outputs: Sequence[torch.Tensor] = torch.ops.graphspec.run_artifact.default(self._handle, inputs)
+        return outputs
+
+    def __del__(self) -> None:
+        _runners.pop(getattr(self, "_handle", -1), None)
+
+    def _check(self, inputs: Sequence[torch.Tensor]) -> None:
+        if len(inputs) != len(self._inputs):
+            raise self._error("the call", f"{len(inputs)} tensors", f"{len(self._inputs)} tensors")
+        sizes: dict[str, int] = {}
+        for tensor, (name, dtype, dims) in zip(inputs, self._inputs, strict=True):
+            if (
+                tensor.dtype is not dtype
+                or tensor.device.type != self._device
+                or not tensor.is_contiguous()
+                or tensor.dim() != len(dims)
+                or not _fits(tensor.shape, dims, sizes)
+            ):
+                raise self._error(f"input {name}", _describe(tensor), self._wanted(dtype, dims, sizes))
+
+    def _wanted(self, dtype: torch.dtype, dims: Sequence[Any], sizes: Mapping[str, int]) -> str:
+        shape = ", ".join(_show_dimension(*d, sizes) for d in dims)
+        return f"a contiguous {dtype} tensor on {self._device} of shape ({shape})"
+
+    def _error(self, where: str, found: str, wanted: str) -> SignatureError:
+        return SignatureError(
+            Problem(
+                where=f"unit {self.name}: {where}",
+                found=found,
+                wanted=wanted,
+                hint="the unit was compiled for these inputs only; change the unit's declaration to serve others",
+            )
+        )
+
+
+def _dimension(d: Any) -> tuple[str, int, int]:
+    return (str(d[0]), int(d[1]), int(d[2])) if isinstance(d, tuple | list) else ("", int(d), int(d))
+
+
+def _show_dimension(name: str, low: int, high: int, sizes: Mapping[str, int]) -> str:
+    if not name:
+        return str(low)
+    return f"{name}={sizes[name]}, set by an earlier input" if name in sizes else f"{name} from {low} to {high}"
+
+
+def _fits(shape: Sequence[int], dims: Sequence[tuple[str, int, int]], sizes: dict[str, int]) -> bool:
+    for size, (name, low, high) in zip(shape, dims, strict=True):
+        if not low <= size <= high or (name and sizes.setdefault(name, size) != size):
+            return False
+    return True
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    layout = "" if tensor.is_contiguous() else f" with strides {tuple(tensor.stride())}"
+    return f"a {tensor.dtype} tensor on {tensor.device} of shape {tuple(tensor.shape)}{layout}"
+
+
+def load_artifact(entry: Entry, *, single_threaded: bool = False) -> Artifact:
+    """The callable of an entry whose digest has been verified. Imports no compiler.
+
+    `single_threaded` loads the library for calls that are captured in a CUDA graph, without its own stream handling.
+    """
+    metadata = entry.metadata
+    device = str(metadata["device"])
+    path = _map_library(entry.payload)
+    try:
+        runner = _runner(path, device, single_threaded)
+    except RuntimeError as error:
+        raise CacheError(
+            Problem(
+                where=f"unit {metadata['unit']}",
+                found=f"its library does not load: {error}",
+                wanted="a library for this torch and this machine",
+                hint="remove the entry and run graphspec warmup again",
+            )
+        ) from None
+    return Artifact(str(metadata["unit"]), metadata["signature"], device, runner)
+
+
+def _runner(path: str, device: str, single_threaded: bool) -> Any:
+    aoti = torch._C._aoti
+    if device == "cpu":
+        return aoti.AOTIModelContainerRunnerCpu(path, 1)
+    runner = aoti.AOTIModelContainerRunnerCuda
+    if single_threaded:
+        try:
+            return runner(path, 1, device, "", True)
+        except TypeError:
+            # Before the flag could be passed here, a container of one model took no locks that a capture forbids.
+            return runner(path, 1, device)
+    return runner(path, 1, device)
+
+
+def _map_library(payload: bytes | memoryview) -> str:
+    """A path in this process that holds exactly the given bytes: an anonymous memory file.
+
+    The descriptor stays open for good, and equal content shares one. The dynamic loader knows a library by its path
+    and C++ libraries are never unmapped, so a reused descriptor number would silently give the library before it.
+    """
+    content = hashlib.sha256(payload).digest()
+    if content not in _mapped:
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("graphspec-artifact", os.MFD_CLOEXEC)
+            path = f"/proc/self/fd/{descriptor}"
+        else:
+            descriptor, path = tempfile.mkstemp(prefix="graphspec-artifact-", suffix=".so")
+        view = memoryview(payload)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        _mapped[content] = path
+    return _mapped[content]

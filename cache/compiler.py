@@ -1,0 +1,208 @@
+"""`Compiler`: turns traced units into library bytes in processes of its own, with reproducible build paths."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import torch
+
+from graphspec.cache.compile_worker import __file__ as _WORKER
+from graphspec.cache.leftovers import sweep, unique_name
+from graphspec.cache.trace import Trace
+from graphspec.cache.units import CompileUnit
+from graphspec.errors import CompileError, EnvironmentProblem, Problem
+
+_KEPT_VARIABLES = (
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV",
+    "SYSTEMROOT",
+)
+"""What the compiler process inherits. Anything else in the environment could change code without changing a key."""
+
+_DRIVER = """#!/bin/sh
+# Stands before the C++ compiler: maps build paths to fixed names, so that equal units give equal bytes anywhere.
+maps=
+for argument in "$@"; do
+  case "$argument" in
+    *.wrapper.cpp) maps="$maps -ffile-prefix-map=$argument=/graphspec/wrapper.cpp" ;;
+    *.kernel.cpp) maps="$maps -ffile-prefix-map=$argument=/graphspec/kernel.cpp" ;;
+  esac
+done
+exec {compiler} "$@" {flags} -ffile-prefix-map={torch}=/torch -ffile-prefix-map={build}=/graphspec $maps
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Compiled:
+    """A compiled unit: the bytes of its shared library, seconds it took, and where it came from."""
+
+    library: bytes = attrs.field(repr=False)
+    seconds: float
+    provenance: Mapping[str, str]
+
+
+class Compiler:
+    """One compiler process, started on first use. Use as a context manager; leaving it ends the process."""
+
+    def __init__(self, flags: tuple[str, ...], options: Mapping[str, Any], device: str) -> None:
+        self._flags = flags
+        self._options = options
+        self._device = device
+        self._folder = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def compile(self, unit: CompileUnit, traced: Trace) -> Compiled:
+        """The library of a traced unit. Raises `CompileError` with the compiler's own words."""
+        process = self._started()
+        folder = os.path.join(self._folder, "unit")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        path = os.path.join(folder, "unit.pt2")
+        traced.program.example_inputs = None
+        torch.export.save(traced.program, path)
+        request = {
+            "program": path,
+            "output": os.path.join(folder, "unit.so"),
+            "inputs": [(s, i.dtype) for s, i in zip(traced.sizes, unit.inputs, strict=True)],
+            "device": self._device,
+            "options": dict(self._options),
+            "modules": list(unit.own_modules),
+        }
+        answer = self._ask(process, request, unit.name)
+        with open(answer["library"], "rb") as file:
+            library = file.read()
+        shutil.rmtree(folder, ignore_errors=True)
+        return Compiled(
+            library=library,
+            seconds=traced.seconds + answer["seconds"],
+            provenance={"compiler": _compiler_version(), "torch": str(torch.__version__)},
+        )
+
+    def _ask(
+        self, process: "subprocess.Popen[str]", request: Mapping[str, Any], name: str
+    ) -> Mapping[str, Any]:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise self._failed(name, f"the compiler process ended with status {process.wait()}")
+        answer: Mapping[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise self._failed(name, answer["error"])
+        return answer
+
+    def _failed(self, name: str, found: str) -> CompileError:
+        return CompileError(
+            Problem(
+                where=f"unit {name}",
+                found=found,
+                wanted="a compiled library",
+                hint=f"the compiler's own output ends with:\n{self._log_tail()}",
+            )
+        )
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError), open(os.path.join(self._folder, "log"), encoding="utf-8") as f:
+            return "".join(f.readlines()[-12:])
+        return ""
+
+    def _started(self) -> "subprocess.Popen[str]":
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        base = os.path.join(tempfile.gettempdir(), f"graphspec-build-{os.getuid()}")
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        sweep(base)
+        self._folder = os.path.join(base, unique_name())
+        os.makedirs(os.path.join(self._folder, "bin"), mode=0o700)
+        self._write_driver()
+        # The log is a file: a pipe that nobody reads would fill and stop the compiler.
+        with open(os.path.join(self._folder, "log"), "w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", _WORKER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self._environment(),
+                cwd=self._folder,
+            )
+        return self._process
+
+    def _environment(self) -> Mapping[str, str]:
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        folders = [os.path.realpath(p) for p in sys.path if p and os.path.isdir(p)]
+        return {
+            **kept,
+            "PATH": os.path.join(self._folder, "bin") + os.pathsep + os.environ.get("PATH", os.defpath),
+            "PYTHONPATH": os.pathsep.join(folders),
+            "PYTHONHASHSEED": "0",
+            "TMPDIR": self._folder,
+            "TORCHINDUCTOR_CACHE_DIR": os.path.join(self._folder, "inductor"),
+            "TRITON_CACHE_DIR": os.path.join(self._folder, "triton"),
+        }
+
+    def _write_driver(self) -> None:
+        real = shutil.which("g++")
+        if real is None:
+            raise EnvironmentProblem(
+                Problem(
+                    where="C++ compiler",
+                    found="no g++ on PATH",
+                    wanted="g++, to compile the units that the cache does not hold",
+                    hint="install it (Debian: apt install g++), or warm the cache elsewhere and copy the folder",
+                )
+            )
+        path = os.path.join(self._folder, "bin", "g++")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(
+                _DRIVER.format(
+                    compiler=real,
+                    flags=" ".join(self._flags),
+                    torch=os.path.dirname(torch.__file__),
+                    build=self._folder,
+                )
+            )
+        os.chmod(path, 0o700)
+
+
+def _compiler_version() -> str:
+    real = shutil.which("g++")
+    if real is None:
+        return "none"
+    out = subprocess.run([real, "--version"], capture_output=True, text=True, check=False)
+    return (out.stdout.splitlines() or [""])[0]

@@ -1,0 +1,185 @@
+"""`DiskStore`: one file per entry, published by one link, verified on every read, corrupt files set aside.
+
+Layout below the root: ``entries/ab/KEY.entry``, ``tmp/`` (files being written), ``quarantine/``, ``locks/``. Entries
+hold no path of the folder, so it can be moved, copied or mounted read-only.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from graphspec.cache.entry import (
+    PREFIX_BYTES,
+    Entry,
+    EntryCorruptError,
+    header_size,
+    pack,
+    payload_size,
+    unpack,
+)
+from graphspec.cache.leftovers import sweep, unique_name
+from graphspec.cache.store import Lookup, Outcome, Stored
+from graphspec.cache.units import EntryKey
+
+_SUFFIX = ".entry"
+
+
+class DiskStore:
+    """Entries in a folder. Correct without locks: a reader sees no file or a whole one.
+
+    `durable` makes `put` survive power loss (fsync of file and folder).
+    """
+
+    def __init__(self, root: str, *, durable: bool = False) -> None:
+        self.root = os.path.abspath(root)
+        self._durable = durable
+        self._swept = False
+
+    def path_of(self, key: EntryKey) -> str:
+        """Where the entry of `key` is or would be."""
+        return os.path.join(self.root, "entries", key.digest[:2], key.digest + _SUFFIX)
+
+    def get(self, key: EntryKey) -> Lookup:
+        path = self.path_of(key)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return Lookup(outcome=Outcome.MISS, reason="nothing is stored under this key")
+        except IsADirectoryError:
+            return self._quarantined(path, "a folder lies where the entry should be")
+        except OSError as error:
+            return Lookup(outcome=Outcome.ERROR, reason=f"{path}: {error.strerror}")
+        try:
+            entry = unpack(data)
+        except EntryCorruptError as error:
+            return self._quarantined(path, str(error))
+        if entry.key.text != key.text:
+            return Lookup(
+                outcome=Outcome.MISS, reason="another key with the same digest is stored (a hash collision)"
+            )
+        return Lookup(outcome=Outcome.HIT, entry=entry)
+
+    def put(self, entry: Entry) -> Stored:
+        path = self.path_of(entry.key)
+        temporary = os.path.join(self.root, "tmp", unique_name())
+        try:
+            self._make_folders(os.path.dirname(path))
+            try:
+                self._write(temporary, pack(entry))
+                _publish(temporary, path)
+                if self._durable:
+                    _sync_folder(os.path.dirname(path))
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+        except FileExistsError:
+            return Stored(written=False)
+        except OSError as error:
+            return Stored(written=False, reason=_why(error, self.root))
+        return Stored(written=True)
+
+    def entries(self) -> Iterator[tuple[str, Entry | None, int]]:
+        """Path, header (None when unreadable; payload left empty) and size in bytes of every stored file."""
+        base = os.path.join(self.root, "entries")
+        for folder, names, files in os.walk(base):
+            names.sort()
+            for name in sorted(f for f in files if f.endswith(_SUFFIX)):
+                path = os.path.join(folder, name)
+                yield path, _header(path), _size(path)
+
+    def problem(self) -> str:
+        """Why nothing can be stored here, in a sentence, or an empty text."""
+        probe = os.path.join(self.root, "tmp", unique_name())
+        try:
+            self._make_folders()
+            self._write(probe, b"\0" * 4096)
+        except OSError as error:
+            return _why(error, self.root)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(probe)
+        return ""
+
+    def _make_folders(self, *more: str) -> None:
+        for folder in (self.root, os.path.join(self.root, "tmp"), *more):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not self._swept:
+            self._swept = True
+            sweep(os.path.join(self.root, "tmp"))
+
+    def _write(self, path: str, data: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if self._durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _quarantined(self, path: str, reason: str) -> Lookup:
+        folder = os.path.join(self.root, "quarantine")
+        target = os.path.join(folder, f"{os.path.basename(path)}.{unique_name()}")
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            os.rename(path, target)
+            with open(target + ".reason", "w", encoding="utf-8") as file:
+                file.write(reason + "\n")
+        except OSError as error:
+            reason = f"{reason} (and it could not be set aside: {error.strerror})"
+        return Lookup(outcome=Outcome.CORRUPT, reason=reason)
+
+
+def _publish(temporary: str, path: str) -> None:
+    """Gives the complete file its name at once. A link fails where a name exists: the first writer wins, lock or no lock."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        # Without hard links (FAT, some network mounts) a rename is as atomic, but the last writer wins.
+        os.rename(temporary, path)
+
+
+def _header(path: str) -> Entry | None:
+    try:
+        with open(path, "rb") as file:
+            prefix = file.read(PREFIX_BYTES)
+            header = file.read(header_size(prefix))
+            if os.fstat(file.fileno()).st_size != len(prefix) + len(header) + payload_size(prefix):
+                return None
+        return unpack(prefix + header, with_payload=False)
+    except (OSError, EntryCorruptError):
+        return None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _why(error: OSError, root: str) -> str:
+    known = {
+        errno.ENOSPC: "no space is left on the disk",
+        errno.EDQUOT: "the disk quota is used up",
+        errno.EROFS: "the folder is mounted read-only",
+        errno.EACCES: "permission is denied",
+        errno.EPERM: "permission is denied",
+        errno.ENOTDIR: "a file lies where a folder should be",
+    }
+    return f"{root}: {known.get(error.errno or 0, error.strerror or str(error))}"

@@ -1,0 +1,130 @@
+"""Tracing a unit under watch: torch.export on fake tensors, every field read and every file run recorded."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from graphspec.cache.units import CompileUnit, DynamicDim
+from graphspec.errors import CompileError, GraphspecError, Problem
+from graphspec.keys.scope import RecordingView, reads_as_text
+from graphspec.keys.source import check_files, watched_files
+from graphspec.resolve.spec import EngineSpec
+
+_HINTS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
+"""Sizes that dynamic dimensions have while traced: different primes, so that no two are taken for the same."""
+
+
+@attrs.frozen(kw_only=True)
+class Trace:
+    """An exported unit and what its trace read."""
+
+    program: torch.export.ExportedProgram = attrs.field(repr=False)
+    reads: Sequence[str]
+    sizes: Sequence[Sequence[int]]
+    outputs: int
+    seconds: float
+
+
+def trace(unit: CompileUnit, spec: EngineSpec, device: str) -> Trace:
+    """Exports a unit for `device` without touching one.
+
+    Raises `UndeclaredFactorError` for a read outside the unit's scope or code outside its modules, and
+    `CompileError` for what torch.export refuses.
+    """
+    began = time.perf_counter()
+    reads: dict[str, Any] = {}
+    files: set[str] = set()
+    view = RecordingView(spec, unit.scope, reads)
+    with watched_files(files):
+        function = unit.build(view)
+    hints = _hints(unit)
+    sizes = [[hints[d] if isinstance(d, DynamicDim) else d for d in i.shape] for i in unit.inputs]
+    program = _export(unit, _Watched(function, files), sizes, hints, device)
+    check_files(files, unit.own_modules, unit.name)
+    return Trace(
+        program=program,
+        reads=reads_as_text(reads),
+        sizes=sizes,
+        outputs=len(program.graph_signature.user_outputs),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _hints(unit: CompileUnit) -> Mapping[DynamicDim, int]:
+    dims = dict.fromkeys(d for i in unit.inputs for d in i.shape if isinstance(d, DynamicDim))
+    if len(dims) > len(_HINTS):
+        raise CompileError(
+            Problem(
+                where=f"unit {unit.name}",
+                found=f"{len(dims)} dynamic dimensions",
+                wanted=f"at most {len(_HINTS)}",
+            )
+        )
+    return {d: max(d.minimum, min(h, d.maximum)) for d, h in zip(dims, _HINTS, strict=False)}
+
+
+def _export(
+    unit: CompileUnit,
+    module: torch.nn.Module,
+    sizes: Sequence[Sequence[int]],
+    hints: Mapping[DynamicDim, int],
+    device: str,
+) -> torch.export.ExportedProgram:
+    symbols = {
+        d: torch.export.Dim(d.name, min=d.minimum, max=d.maximum)
+        for d in hints
+        if d.minimum < d.maximum
+    }
+    dynamic = tuple(
+        {at: symbols[d] for at, d in enumerate(i.shape) if isinstance(d, DynamicDim) and d in symbols}
+        for i in unit.inputs
+    )
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        examples = tuple(
+            torch.empty(size, dtype=getattr(torch, i.dtype), device=device)
+            for size, i in zip(sizes, unit.inputs, strict=True)
+        )
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, examples, dynamic_shapes=(dynamic,), strict=False)
+    except GraphspecError:
+        raise
+    except Exception as error:  # torch.export raises its own, the unit's and Python's errors alike
+        undeclared = _cause(error)
+        if undeclared is not None:
+            raise undeclared from None
+        raise CompileError(
+            Problem(
+                where=f"unit {unit.name}",
+                found=f"torch.export refuses it: {type(error).__name__}: {error}",
+                wanted="a call whose operations do not depend on the values in its tensors",
+                hint="see https://docs.pytorch.org/docs/stable/export.html for what a trace can hold",
+            )
+        ) from error
+
+
+def _cause(error: BaseException) -> GraphspecError | None:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, GraphspecError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+class _Watched(torch.nn.Module):
+    """The traced callable as a module; files are recorded only while it runs, not while torch.export works."""
+
+    def __init__(self, function: Any, files: set[str]) -> None:
+        super().__init__()
+        self._function = function
+        self._files = files
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        with watched_files(self._files):
+            return self._function(*tensors)

@@ -1,0 +1,115 @@
+"""`CompileUnit`: one thing to compile, with everything that its key must cover, and that key."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from graphspec.config.device import DeviceProfile
+from graphspec.keys.encoding import EPOCH, encode
+from graphspec.keys.factors import digest
+from graphspec.keys.scope import Scope
+from graphspec.keys.source import source_digest
+from graphspec.resolve.spec import EngineSpec
+
+
+@attrs.frozen(kw_only=True)
+class DynamicDim:
+    """A dimension that varies from call to call, from `minimum` to `maximum`, both included."""
+
+    name: str
+    minimum: int = 1
+    maximum: int
+
+
+@attrs.frozen(kw_only=True)
+class TensorInput:
+    """One tensor argument of a unit: contiguous, of fixed dtype, with static or dynamic dimensions.
+
+    `dtype` is torch's name for it without the module: ``float32``, ``int64``.
+    """
+
+    name: str
+    shape: tuple[int | DynamicDim, ...]
+    dtype: str
+
+
+@attrs.frozen(kw_only=True)
+class CompileUnit:
+    """One thing to compile.
+
+    `build(spec)` returns the callable that is traced; it and what it returns may read only the fields in `scope`, and
+    run only code of `modules` (dotted names) and the toolchain. The callable takes the `inputs` in order and returns
+    a tensor or a tuple of tensors. Weights are inputs, so one unit serves all layers of equal shape.
+    """
+
+    name: str
+    scope: Scope
+    modules: tuple[str, ...]
+    build: Callable[[Any], Callable[..., Any]]
+    inputs: tuple[TensorInput, ...]
+
+    @property
+    def own_modules(self) -> tuple[str, ...]:
+        """The declared modules, and the one that `build` is written in."""
+        home = inspect.getmodule(self.build)
+        name = home.__name__ if home is not None else ""
+        if not name or name == "__main__" or name in self.modules:
+            return self.modules
+        return (*self.modules, name)
+
+
+@attrs.frozen
+class EntryKey:
+    """Identity of a stored entry: canonical text, and its xxh3-128 in hexadecimal, which names the file."""
+
+    text: bytes
+    digest: str
+
+
+class UnitSource(Protocol):
+    """An object of the engine's that lists what there is to compile for one spec."""
+
+    def units(self) -> Sequence[CompileUnit]:
+        """Every unit, in the order in which a step first needs them."""
+        ...
+
+
+def signature(unit: CompileUnit) -> Sequence[Mapping[str, Any]]:
+    """Names, dtypes and shapes of a unit's inputs as plain values; a dynamic dimension is (name, minimum, maximum)."""
+    return [
+        {
+            "name": i.name,
+            "dtype": i.dtype,
+            "shape": [
+                (d.name, d.minimum, d.maximum) if isinstance(d, DynamicDim) else d for d in i.shape
+            ],
+        }
+        for i in unit.inputs
+    ]
+
+
+def unit_key(
+    unit: CompileUnit,
+    spec: EngineSpec,
+    *,
+    toolchain: Mapping[str, Any],
+    device: DeviceProfile,
+    options: Mapping[str, Any],
+) -> EntryKey:
+    """The key of the compiled unit: its part of the spec, its code, its inputs, the toolchain and the device."""
+    text = encode(
+        {
+            "epoch": EPOCH,
+            "kind": "unit",
+            "unit": unit.name,
+            "scope": unit.scope.factors(spec),
+            "signature": signature(unit),
+            "source": source_digest(unit.own_modules),
+            "toolchain": toolchain,
+            "device": device,
+            "options": options,
+        }
+    )
+    return EntryKey(text, digest(text))

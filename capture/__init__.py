@@ -1,0 +1,1 @@
+"""Capture planning, capture, dispatch and replay."""

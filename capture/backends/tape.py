@@ -1,0 +1,232 @@
+"""The tape: captures a call on any device by recording its operations, with the rules of CUDA graphs enforced.
+
+It is the backend where there is no GPU, and the check in CI that a step could be captured on one. What a CUDA graph
+would refuse or silently freeze is refused here: reads of tensor values by the host, shapes that depend on data,
+constants made from Python values, and random numbers from a generator that nobody registered.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from graphspec.capture.backends.base import Call
+from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
+
+_HOST_READS = frozenset(
+    "tolist numpy item __bool__ __int__ __float__ __index__ __array__ __dlpack__ __complex__ cpu".split()
+)
+_active = threading.local()
+
+
+@attrs.frozen
+class _Slot:
+    """Stands in a recorded argument list for a value that an earlier operation of the tape makes."""
+
+    index: int
+
+
+@attrs.frozen(kw_only=True)
+class _Node:
+    """One recorded operation: flat arguments with slots, where its outputs go, and which slots end here."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    structure: Any
+    outputs: tuple[int, ...]
+    releases: tuple[int, ...] = ()
+
+
+class TapeGraph:
+    """A recorded call. `replay` runs its operations on the static tensors it was recorded with."""
+
+    def __init__(
+        self, nodes: Sequence[_Node], slots: int, results: Sequence[tuple[torch.Tensor, int | None]]
+    ) -> None:
+        self._nodes = nodes
+        self._slots = slots
+        self._results = results
+
+    @property
+    def outputs(self) -> Sequence[torch.Tensor]:
+        return [tensor for tensor, _ in self._results]
+
+    @property
+    def memory_bytes(self) -> int:
+        made = [tensor for tensor, slot in self._results if slot is not None]
+        return sum(t.numel() * t.element_size() for t in made)
+
+    @property
+    def operations(self) -> int:
+        """Number of recorded operations."""
+        return len(self._nodes)
+
+    def replay(self) -> Sequence[torch.Tensor]:
+        values: list[Any] = [None] * self._slots
+        for node in self._nodes:
+            flat = [values[a.index] if type(a) is _Slot else a for a in node.arguments]
+            args, kwargs = tree_unflatten(flat, node.structure)
+            made = node.function(*args, **kwargs)
+            if node.outputs:
+                for slot, value in zip(node.outputs, _tensors_of(made), strict=True):
+                    values[slot] = value
+            for slot in node.releases:
+                values[slot] = None
+        for static, slot in self._results:
+            if slot is not None:
+                self._deliver(values[slot], static)
+        return self.outputs
+
+    def _deliver(self, made: torch.Tensor, static: torch.Tensor) -> None:
+        if made.shape != static.shape or made.dtype is not static.dtype:
+            # copy_ would broadcast or convert without a word.
+            raise CaptureIllegalError(
+                Problem(
+                    where="tape output",
+                    found=f"{made.dtype} {tuple(made.shape)} at replay",
+                    wanted=f"{static.dtype} {tuple(static.shape)} as recorded",
+                    hint="an opaque operation returns other shapes than it did; its output must be static",
+                )
+            )
+        static.copy_(made)
+
+
+class TapeBackend:
+    """Records and replays calls. `generators` are those that captured calls may draw from."""
+
+    name = "tape"
+
+    def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
+        self._generators = tuple(generators)
+
+    def warm(self, call: Call) -> Sequence[torch.Tensor]:
+        with torch.no_grad():
+            return call()
+
+    def capture(self, call: Call) -> TapeGraph:
+        if getattr(_active, "recording", False):
+            raise CaptureStateError(
+                Problem(
+                    where="tape",
+                    found="a capture inside a capture",
+                    wanted="one capture at a time on a thread",
+                    hint="capture the inner call on its own, or inline it",
+                )
+            )
+        recorder = _Recorder(self._generators)
+        _active.recording = True
+        try:
+            with torch.no_grad(), _HostReads(recorder), recorder:
+                outputs = call()
+            return recorder.graph(outputs)
+        finally:
+            _active.recording = False
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self._generators = generators
+        self._nodes: list[_Node] = []
+        self._slot_of: dict[int, int] = {}
+        # Identity is by id(), so every tensor that has a slot stays alive until the tape is complete.
+        self._alive: list[torch.Tensor] = []
+        self.inside = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        self._refuse_illegal(func, kwargs)
+        flat, structure = tree_flatten((tuple(args), kwargs))
+        arguments = tuple(self._argument(a) for a in flat)
+        self.inside = True
+        try:
+            made = func(*args, **kwargs)
+        finally:
+            self.inside = False
+        outputs = tuple(self._slot(t) for t in _tensors_of(made))
+        self._nodes.append(
+            _Node(function=func, arguments=arguments, structure=structure, outputs=outputs)
+        )
+        return made
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and id(value) in self._slot_of:
+            return _Slot(self._slot_of[id(value)])
+        return value
+
+    def _slot(self, tensor: torch.Tensor) -> int:
+        if id(tensor) not in self._slot_of:
+            self._slot_of[id(tensor)] = len(self._alive)
+            self._alive.append(tensor)
+        return self._slot_of[id(tensor)]
+
+    def _refuse_illegal(self, func: Any, kwargs: Mapping[str, Any]) -> None:
+        tags = func.tags
+        if torch.Tag.data_dependent_output in tags:
+            raise illegal(str(func), "a read of a tensor's value by the host")
+        if torch.Tag.dynamic_output_shape in tags:
+            raise illegal(str(func), "an output whose shape depends on data")
+        if func is torch.ops.aten.lift_fresh.default:
+            raise illegal(str(func), "a tensor made from Python values, which a replay would not make anew")
+        if torch.Tag.nondeterministic_seeded in tags and kwargs.get("generator") not in self._generators:
+            raise illegal(str(func), "random numbers from a generator that is not registered")
+
+    def graph(self, outputs: Sequence[torch.Tensor]) -> TapeGraph:
+        results = [(t, self._slot_of.get(id(t))) for t in outputs]
+        kept = {slot for _, slot in results}
+        last: dict[int, int] = {}
+        for at, node in enumerate(self._nodes):
+            used = [a.index for a in node.arguments if type(a) is _Slot]
+            last.update(dict.fromkeys((*used, *node.outputs), at))
+        ends: dict[int, list[int]] = {}
+        for slot, at in last.items():
+            if slot not in kept:
+                ends.setdefault(at, []).append(slot)
+        nodes = [
+            attrs.evolve(node, releases=tuple(ends.get(at, ()))) for at, node in enumerate(self._nodes)
+        ]
+        return TapeGraph(nodes, len(self._alive), results)
+
+
+class _HostReads(TorchFunctionMode):
+    """Refuses reads that bypass the dispatcher on a CPU. Inside an opaque operation, reading is the kernel's business."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if not self._recorder.inside and getattr(func, "__name__", "") in _HOST_READS:
+            raise illegal(f"Tensor.{func.__name__}", "a read of a tensor's value by the host")
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors_of(made: Any) -> Sequence[torch.Tensor]:
+    if isinstance(made, torch.Tensor):
+        return (made,)
+    return [t for t in tree_flatten(made)[0] if isinstance(t, torch.Tensor)]
+
+
+def illegal(operation: str, what: str) -> CaptureIllegalError:
+    """The error for an operation that cannot be captured."""
+    return CaptureIllegalError(
+        Problem(
+            where=operation,
+            found=what,
+            wanted="operations that a replay repeats exactly on the present content of static buffers",
+            hint="move it out of the captured step, or keep the value in a tensor at a fixed address",
+        )
+    )

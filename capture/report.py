@@ -1,0 +1,106 @@
+"""`WarmupReport`: what a warmup did, for people and for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from graphspec.cache.load import UnitResult
+from graphspec.capture.manager import Verified
+from graphspec.resolve.spec import ModeDecision
+
+
+@attrs.frozen(kw_only=True)
+class GraphReport:
+    """The graphs of one warmup. `fallthrough` lists batch sizes that steady decoding runs without a full graph."""
+
+    planned: int
+    captured: int
+    reachable: int
+    fallthrough: tuple[int, ...]
+    memory_bytes: int
+    verified: Sequence[Verified]
+
+    @property
+    def differing(self) -> Sequence[Verified]:
+        """Graphs whose replay did not agree with the eager run."""
+        return [v for v in self.verified if not v.agrees]
+
+
+@attrs.frozen(kw_only=True)
+class WarmupReport:
+    """What a warmup did. `phases` has the wall seconds of each part, in order."""
+
+    spec_hash: str
+    capture_hash: str
+    mode: ModeDecision
+    units: Sequence[UnitResult]
+    graphs: GraphReport
+    phases: Mapping[str, float]
+    seconds: float
+
+    @property
+    def compiled(self) -> int:
+        """Units that were compiled here."""
+        return sum(u.compiled for u in self.units)
+
+    @property
+    def loaded(self) -> int:
+        """Units that came from the store."""
+        return len(self.units) - self.compiled
+
+    @property
+    def seconds_saved(self) -> float:
+        """Compile seconds that stored entries saved, after what loading them took."""
+        return sum(u.seconds_saved for u in self.units)
+
+    @property
+    def findings(self) -> Sequence[str]:
+        """What an operator should know of, one sentence each; empty when all is as asked."""
+        found = [f"unit {u.name} was not stored: {u.store_problem}" for u in self.units if u.store_problem]
+        found += [
+            f"graph {v.key} differs from the eager run by {v.max_difference:.3g}" for v in self.graphs.differing
+        ]
+        found += [f"graph mode {self.mode.asked.value} was lowered to {self.mode.granted.value}: {r}"
+                  for r in self.mode.reasons]
+        if self.graphs.captured != self.graphs.reachable:
+            found.append(f"{self.graphs.reachable} graphs are reachable, {self.graphs.captured} are captured")
+        return found
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Plain data with a fixed set of keys: what ``warmup --json`` prints."""
+        return {
+            "spec_hash": self.spec_hash,
+            "capture_hash": self.capture_hash,
+            "mode": {
+                "asked": self.mode.asked.value,
+                "granted": self.mode.granted.value,
+                "reasons": list(self.mode.reasons),
+            },
+            "units": [
+                {
+                    "name": u.name,
+                    "key": u.key,
+                    "outcome": u.outcome.value,
+                    "reason": u.reason,
+                    "compiled": u.compiled,
+                    "seconds": round(u.seconds, 4),
+                    "bytes": u.bytes,
+                }
+                for u in self.units
+            ],
+            "graphs": {
+                "planned": self.graphs.planned,
+                "captured": self.graphs.captured,
+                "reachable": self.graphs.reachable,
+                "fallthrough": list(self.graphs.fallthrough),
+                "memory_bytes": self.graphs.memory_bytes,
+                "verified": sum(v.agrees for v in self.graphs.verified),
+            },
+            "compiled": self.compiled,
+            "loaded": self.loaded,
+            "seconds": round(self.seconds, 3),
+            "seconds_saved": round(self.seconds_saved, 3),
+            "phases": {name: round(s, 3) for name, s in self.phases.items()},
+            "findings": list(self.findings),
+        }

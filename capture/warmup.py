@@ -1,0 +1,154 @@
+"""Warmup: from a spec to units that are loaded and graphs that are captured, verified and sealed."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from graphspec.cache.disk import DiskStore
+from graphspec.cache.load import UnitResult, load_or_compile, unusable_store
+from graphspec.cache.location import cache_folder
+from graphspec.cache.locks import KeyLocks
+from graphspec.cache.units import CompileUnit
+from graphspec.capture.backends.base import GraphBackend
+from graphspec.capture.backends.tape import TapeBackend
+from graphspec.capture.keys import CaptureKey
+from graphspec.capture.manager import CaptureManager, StepSource
+from graphspec.capture.plan import CapturePlan, plan_capture
+from graphspec.capture.program import load_program
+from graphspec.capture.report import GraphReport, WarmupReport
+from graphspec.config.device import Target
+from graphspec.fields import Stage
+from graphspec.resolve.spec import EngineSpec
+
+
+class Progress:
+    """Told of each step of a warmup. Override what is of interest."""
+
+    def started(self, units: Sequence[CompileUnit], plan: CapturePlan) -> None:
+        """The plan is made; nothing has been touched."""
+
+    def unit_done(self, result: UnitResult) -> None:
+        """One unit is loaded. May be called from several threads."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins: units, weights, warm, capture or verify."""
+
+    def graph_done(self, phase: str, key: CaptureKey) -> None:
+        """One graph is warmed or captured."""
+
+
+@attrs.frozen(kw_only=True)
+class Ready:
+    """A warmed engine: its step source, its sealed graphs, and the report of how it got there."""
+
+    source: StepSource
+    manager: CaptureManager
+    report: WarmupReport
+
+
+def warmup(
+    spec: EngineSpec,
+    *,
+    cache_dir: str | None = None,
+    jobs: int | None = None,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> WarmupReport:
+    """Compiles or loads every unit, captures every reachable graph, verifies each once; returns the report.
+
+    `cache_dir`: see `graphspec.cache.location`. `jobs`: compiler processes at once; default, one per CPU that this
+    process may use. `strict`: raise `CacheUnusableError` where the cache cannot take entries, instead of a finding.
+    """
+    return make_ready(spec, cache_dir=cache_dir, jobs=jobs, strict=strict, progress=progress).report
+
+
+def make_ready(
+    spec: EngineSpec,
+    *,
+    cache_dir: str | None = None,
+    jobs: int | None = None,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> Ready:
+    """What `warmup` does, with the engine that came of it, ready to run steps."""
+    told = progress or Progress()
+    clock = _Clock(told)
+    program, plan = load_program(spec), plan_capture(spec)
+    units = program.units()
+    told.started(units, plan)
+    root = cache_folder(cache_dir)
+    store = DiskStore(root)
+    if strict and (problem := store.problem()):
+        raise unusable_store(problem)
+    with clock.phase("units"):
+        artifacts, results = load_or_compile(
+            units,
+            spec,
+            store,
+            KeyLocks(root),
+            jobs=jobs or _usable_cpus(),
+            strict=strict,
+            single_threaded=spec.device.target is Target.CUDA,
+            listener=told.unit_done,
+        )
+    with clock.phase("weights"):
+        source = program.start(artifacts)
+    manager = CaptureManager(plan, source, _backend(spec))
+    with clock.phase("warm"):
+        manager.warm(lambda key: told.graph_done("warm", key))
+    with clock.phase("capture"):
+        manager.capture(lambda key: told.graph_done("capture", key))
+    with clock.phase("verify"):
+        verified = manager.verify()
+    manager.seal()
+    report = WarmupReport(
+        spec_hash=spec.compute_hash(Stage.COMPILE),
+        capture_hash=spec.compute_hash(Stage.CAPTURE),
+        mode=spec.mode,
+        units=results,
+        graphs=GraphReport(
+            planned=len(plan.keys),
+            captured=len(manager.captured),
+            reachable=len(plan.reachable()),
+            fallthrough=plan.fallthrough(),
+            memory_bytes=manager.memory_bytes,
+            verified=verified,
+        ),
+        phases=clock.phases,
+        seconds=clock.elapsed(),
+    )
+    return Ready(source=source, manager=manager, report=report)
+
+
+def _backend(spec: EngineSpec) -> GraphBackend:
+    if spec.device.target is Target.CUDA:
+        from graphspec.capture.backends.cuda import CudaBackend
+
+        return CudaBackend()
+    return TapeBackend()
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Clock:
+    def __init__(self, told: Progress) -> None:
+        self._told = told
+        self._began = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._told.phase(name)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.phases[name] = time.perf_counter() - began
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._began

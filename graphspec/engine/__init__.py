@@ -1,0 +1,1 @@
+"""The reference engine: programs, KV blocks, executor, drafters."""

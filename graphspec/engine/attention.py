@@ -1,0 +1,131 @@
+"""Attention over the paged KV cache: one opaque operation, so that a whole step can be captured.
+
+Outside, nobody reads lengths or block tables. Inside, the kernel does: on a CPU it reads them as numbers, on a GPU
+it works on tensors of static shape.
+"""
+
+from typing import Any
+
+import torch
+
+SCHEMA = (
+    "paged_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) cache, Tensor slots, Tensor block_tables, "
+    "Tensor context_lens, Tensor query_starts) -> Tensor"
+)
+_library = torch.library.Library("graphspec", "FRAGMENT")
+_library.define(SCHEMA)
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+) -> torch.Tensor:
+    """Writes `k` and `v` into the cache, then attends causally; returns [tokens, heads * head_dim].
+
+    q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; cache: [2, blocks, block_size, kv_heads,
+    head_dim]; slots: [tokens] int64, position in the cache of each new token; block_tables: [requests, width] int64;
+    context_lens: [requests] int64, tokens of each request with the new ones; query_starts: [requests + 1] int64, first
+    row of each request in q.
+    """
+    out: torch.Tensor = torch.ops.graphspec.paged_attention.default(
+        q, k, v, cache, slots, block_tables, context_lens, query_starts
+    )
+    return out
+
+
+def _write(k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
+    for new, part in ((k, cache[0]), (v, cache[1])):
+        part.view(-1, *part.shape[2:]).index_copy_(0, slots, new)
+
+
+def attend_by_request(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+) -> torch.Tensor:
+    """The CPU kernel: one request after another, each over its own context only."""
+    _write(k, v, cache, slots)
+    tokens, heads, head_dim = q.shape
+    kv_heads, block_size = cache.shape[3], cache.shape[2]
+    out = torch.empty_like(q)
+    starts, lens = query_starts.tolist(), context_lens.tolist()
+    for request, context in enumerate(lens):
+        first, last = starts[request], starts[request + 1]
+        rows = last - first
+        if rows == 0:
+            continue
+        blocks = block_tables[request, : -(-context // block_size)]
+        keys, values = (
+            part.index_select(0, blocks).view(-1, kv_heads, head_dim)[:context].transpose(0, 1)
+            for part in (cache[0], cache[1])
+        )
+        # Heads that share a key head become rows of one product.
+        grouped = (
+            q[first:last].view(rows, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3)
+        ).reshape(kv_heads, -1, head_dim)
+        scores = torch.bmm(grouped, keys.transpose(1, 2)).mul_(head_dim**-0.5)
+        if rows > 1:
+            positions = torch.arange(context - rows, context)
+            hidden = torch.arange(context) > positions[:, None]
+            scores.view(kv_heads, -1, rows, context).masked_fill_(hidden, float("-inf"))
+        mixed = torch.bmm(torch.softmax(scores, dim=-1), values)
+        out[first:last] = (
+            mixed.view(kv_heads, heads // kv_heads, rows, head_dim)
+            .permute(2, 0, 1, 3)
+            .reshape(rows, heads, head_dim)
+        )
+    return out.view(tokens, heads * head_dim)
+
+
+def attend_static(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+) -> torch.Tensor:
+    """The GPU kernel: every shape static, nothing read by the host, so it can be captured.
+
+    Each token attends over the whole width of its request's block table under a mask: plain torch operations, memory
+    tokens x width x block_size x kv_heads x head_dim.
+    """
+    _write(k, v, cache, slots)
+    tokens, heads, head_dim = q.shape
+    kv_heads, block_size = cache.shape[3], cache.shape[2]
+    rows = torch.arange(tokens, device=q.device)
+    request = torch.searchsorted(query_starts[1:], rows, right=True)
+    request = request.clamp_max(block_tables.shape[0] - 1)
+    position = context_lens[request] - query_starts[request + 1] + rows
+    table = block_tables[request]
+    keys, values = (
+        part[table].view(tokens, -1, kv_heads, head_dim).permute(0, 2, 1, 3)
+        for part in (cache[0], cache[1])
+    )
+    grouped = q.view(tokens, kv_heads, heads // kv_heads, head_dim)
+    scores = torch.matmul(grouped, keys.transpose(2, 3)) * head_dim**-0.5
+    seen = torch.arange(table.shape[1] * block_size, device=q.device) <= position[:, None]
+    scores = scores.masked_fill(~seen[:, None, None, :], float("-inf"))
+    return torch.matmul(torch.softmax(scores, dim=-1), values).reshape(tokens, heads * head_dim)
+
+
+def _shape_only(q: torch.Tensor, *others: Any) -> torch.Tensor:
+    return q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
+
+
+_library.impl("paged_attention", attend_by_request, "CPU")
+_library.impl("paged_attention", attend_static, "CUDA")
+_library.impl("paged_attention", _shape_only, "Meta")

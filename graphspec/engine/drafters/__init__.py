@@ -1,0 +1,1 @@
+"""Drafters of the reference engine, one file each."""

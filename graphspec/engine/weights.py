@@ -1,0 +1,192 @@
+"""Weights of a Llama-type decoder from a GGUF file or a Hugging Face folder, in the layout the units take."""
+
+import glob
+import os
+from collections.abc import Callable, Mapping
+
+import attrs
+import torch
+
+from graphspec.config.device import DeviceConfig
+from graphspec.config.model import ModelSpec
+from graphspec.errors import EnvironmentProblem, Problem
+from graphspec.resolve.gguf_header import read_gguf_header
+from graphspec.resolve.model_facts import locate_checkpoint
+
+Reader = Callable[[str], torch.Tensor]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LayerWeights:
+    """One layer. `w_qkv`: [(heads + 2 kv_heads) * head_dim, hidden]; `w_gate_up`: [2 intermediate, hidden]."""
+
+    attention_norm: torch.Tensor
+    w_qkv: torch.Tensor
+    w_o: torch.Tensor
+    mlp_norm: torch.Tensor
+    w_gate_up: torch.Tensor
+    w_down: torch.Tensor
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Weights:
+    """The whole model. `w_head` is `embedding` itself where the two are tied."""
+
+    embedding: torch.Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: torch.Tensor
+    w_head: torch.Tensor
+
+
+def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
+    """Reads every tensor, checks its shape against the spec, and fuses q/k/v and gate/up."""
+    path = locate_checkpoint(model.source)
+    raw = _safetensors(path) if os.path.isdir(path) else _gguf(path, model)
+    dtype, target = getattr(torch, model.dtype.value), device.target.value
+
+    def read(name: str, *shape: int) -> torch.Tensor:
+        tensor = raw(name)
+        if tuple(tensor.shape) != shape:
+            raise _wrong_shape(path, name, tuple(tensor.shape), shape)
+        return tensor.to(device=target, dtype=dtype)
+
+    width, inner = model.hidden_size, model.intermediate_size
+    q_rows, kv_rows = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+
+    def layer(at: int) -> LayerWeights:
+        p = f"model.layers.{at}."
+        return LayerWeights(
+            attention_norm=read(p + "input_layernorm.weight", width),
+            w_qkv=torch.cat(
+                (
+                    read(p + "self_attn.q_proj.weight", q_rows, width),
+                    read(p + "self_attn.k_proj.weight", kv_rows, width),
+                    read(p + "self_attn.v_proj.weight", kv_rows, width),
+                )
+            ),
+            w_o=read(p + "self_attn.o_proj.weight", width, q_rows),
+            mlp_norm=read(p + "post_attention_layernorm.weight", width),
+            w_gate_up=torch.cat(
+                (
+                    read(p + "mlp.gate_proj.weight", inner, width),
+                    read(p + "mlp.up_proj.weight", inner, width),
+                )
+            ),
+            w_down=read(p + "mlp.down_proj.weight", width, inner),
+        )
+
+    embedding = read("model.embed_tokens.weight", model.vocab_size, width)
+    return Weights(
+        embedding=embedding,
+        layers=tuple(layer(at) for at in range(model.num_hidden_layers)),
+        final_norm=read("model.norm.weight", width),
+        w_head=embedding
+        if model.tie_word_embeddings
+        else read("lm_head.weight", model.vocab_size, width),
+    )
+
+
+def _wrong_shape(
+    path: str, name: str, found: tuple[int, ...], wanted: tuple[int, ...]
+) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        Problem(
+            where=f"{path}: tensor {name}",
+            found=f"shape {found}",
+            wanted=f"shape {wanted}, as the model facts say",
+            hint="hf_overrides must describe the weights that are there; or the checkpoint is damaged",
+        )
+    )
+
+
+def _absent(path: str, name: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        Problem(
+            where=path,
+            found=f"no tensor {name}",
+            wanted="every tensor of a Llama-type decoder",
+            hint="fetch the checkpoint again, or name another in model.source",
+        )
+    )
+
+
+_GGUF_NAMES: Mapping[str, str] = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+"""Hugging Face name, without its layer prefix -> GGUF name, without its block prefix."""
+
+
+def _gguf_name(name: str) -> str:
+    if not name.startswith("model.layers."):
+        return _GGUF_NAMES[name]
+    at, rest = name.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{at}.{_GGUF_NAMES[rest]}"
+
+
+def _gguf(path: str, model: ModelSpec) -> Reader:
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    header = read_gguf_header(path)
+    data = np.memmap(path, mode="r", dtype=np.uint8)
+    heads = {
+        "attn_q.weight": model.num_attention_heads,
+        "attn_k.weight": model.num_key_value_heads,
+    }
+
+    def read(name: str) -> torch.Tensor:
+        info = header.tensors.get(_gguf_name(name))
+        if info is None:
+            raise _absent(path, _gguf_name(name))
+        kind = GGMLQuantizationType(info.kind)
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+        row_bytes = info.shape[-1] // block * block_bytes
+        rows = int(np.prod(info.shape[:-1], dtype=np.int64))
+        raw = data[info.offset_bytes : info.offset_bytes + rows * row_bytes]
+        if raw.size != rows * row_bytes:
+            raise _absent(path, f"{info.name} in full: the file ends before it does")
+        tensor = torch.from_numpy(dequantize(raw.reshape(rows, row_bytes), kind)).view(*info.shape)
+        groups = heads.get(info.name.split(".", 2)[-1])
+        return tensor if groups is None else _half_split(tensor, groups)
+
+    return read
+
+
+def _half_split(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of a q or k projection from GGUF's order to Hugging Face's.
+
+    llama.cpp rotates neighbouring pairs of a head, and its converter interleaves the rows for it; here the first half
+    of a head rotates against the second.
+    """
+    rows, width = weight.shape
+    return weight.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
+
+
+def _safetensors(folder: str) -> Reader:
+    from safetensors import safe_open
+
+    files = sorted(glob.glob(os.path.join(glob.escape(folder), "*.safetensors")))
+    if not files:
+        raise _absent(folder, "files (*.safetensors)")
+    opened = [safe_open(file, framework="pt") for file in files]
+    where = {name: file for file in opened for name in file.keys()}
+
+    def read(name: str) -> torch.Tensor:
+        if name not in where:
+            raise _absent(folder, name)
+        tensor: torch.Tensor = where[name].get_tensor(name)
+        return tensor
+
+    return read

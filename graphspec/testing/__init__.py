@@ -1,0 +1,1 @@
+"""Tools for tests of engines that use graphspec."""

@@ -1,0 +1,44 @@
+"""n-gram drafting on the host: what followed the last tokens where they occurred before."""
+
+from collections.abc import Sequence
+
+
+def propose_ngram(
+    tokens: Sequence[int], min_n: int, max_n: int, k: int, max_model_len: int
+) -> list[int]:
+    """At most `k` drafts for a request whose tokens so far are `tokens`; an empty list when nothing matches.
+
+    Takes the largest n in `min_n`..`max_n` whose last n tokens also occur earlier, at the earliest such place
+    (overlap with the end is allowed), and returns what follows there. Only the longest match counts. Drafts never
+    reach past `max_model_len`. Time O(len(tokens)).
+
+    The scan is the prefix function of the reversed sequence (Knuth, Morris, Pratt 1977) with matches capped at
+    `max_n`.
+
+    >>> propose_ngram([1, 2, 3, 4, 2, 3], 2, 3, 4, 100)
+    [4, 2, 3]
+    """
+    length = len(tokens)
+    depth = min(k, max_model_len - length)
+    if length < min_n or depth <= 0 or max_n < 1:
+        return []
+    backwards = tokens[::-1]
+    borders = [0] * min(length, max_n)
+    best, best_end, match = 0, 0, 0
+    for at in range(1, length):
+        if match == max_n:
+            # A longer match must not count, so continue from its longest border within the cap.
+            match = borders[match - 1]
+        while match and backwards[at] != backwards[match]:
+            match = borders[match - 1]
+        if backwards[at] == backwards[match]:
+            match += 1
+        if at < len(borders):
+            borders[at] = match
+        if match and match >= best:
+            # Equal length further back in the reversed sequence is an earlier place.
+            best, best_end = match, at
+    if best < min_n:
+        return []
+    follows = length - 1 - best_end + best
+    return list(tokens[follows : follows + depth])
