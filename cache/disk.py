@@ -41,6 +41,14 @@ class DiskStore:
         return os.path.join(self.root, "entries", key.digest[:2], key.digest + _SUFFIX)
 
     def get(self, key: EntryKey) -> Lookup:
+        """What is stored under `key`. A file that is not an entry is moved to the quarantine with its reason."""
+        lookup = self.look(key)
+        if lookup.outcome is not Outcome.CORRUPT:
+            return lookup
+        return self._quarantined(self.path_of(key), lookup.reason)
+
+    def look(self, key: EntryKey) -> Lookup:
+        """What `get` would find, without touching anything."""
         path = self.path_of(key)
         try:
             with open(path, "rb") as file:
@@ -48,13 +56,13 @@ class DiskStore:
         except (FileNotFoundError, NotADirectoryError):
             return Lookup(outcome=Outcome.MISS, reason="nothing is stored under this key")
         except IsADirectoryError:
-            return self._quarantined(path, "a folder lies where the entry should be")
+            return Lookup(outcome=Outcome.CORRUPT, reason="a folder lies where the entry should be")
         except OSError as error:
             return Lookup(outcome=Outcome.ERROR, reason=f"{path}: {error.strerror}")
         try:
             entry = unpack(data)
         except EntryCorruptError as error:
-            return self._quarantined(path, str(error))
+            return Lookup(outcome=Outcome.CORRUPT, reason=str(error))
         if entry.key.text != key.text:
             return Lookup(
                 outcome=Outcome.MISS, reason="another key with the same digest is stored (a hash collision)"

@@ -100,6 +100,7 @@ class TapeBackend:
     """Records and replays calls. `generators` are those that captured calls may draw from."""
 
     name = "tape"
+    executes_while_capturing = True
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         self._generators = tuple(generators)
@@ -137,6 +138,11 @@ class _Recorder(TorchDispatchMode):
         # Identity is by id(), so every tensor that has a slot stays alive until the tape is complete.
         self._alive: list[torch.Tensor] = []
         self.inside = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The default would wrap the method below and import Dynamo, and with it the compiler: 2 s in a warm start.
+        return False
 
     def __torch_dispatch__(
         self,

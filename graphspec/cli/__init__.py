@@ -1,1 +1,67 @@
-"""The command line."""
+"""The command line: one module per command, imported when the command is called."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "warmup": ("graphspec.cli.warmup:warmup", "Compile every unit and capture every graph ahead of time."),
+    "generate": ("graphspec.cli.generate:generate", "Greedy text from the warmed reference engine."),
+    "cache": ("graphspec.cli.cache:cache", "Look into the cache folder."),
+    "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
+}
+"""Command -> where it is, and its one line of help, so that help imports no command."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from graphspec.text import did_you_mean
+
+            ctx.fail(f"no command {args[0]!r}; {did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from graphspec import __version__
+
+        click.echo(f"graphspec {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Show the version."
+)
+def _root() -> None:
+    """From one config of an LLM engine: a checked contract, a key, compiled code, captured graphs.
+
+    Exit codes: 0 fine, 1 findings, 2 usage or invalid config, 3 environment, 4 cache unusable in strict mode.
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Runs the command line; errors of ours become text and an exit code."""
+    from graphspec.cli.common import run
+
+    sys.exit(run(_root, sys.argv[1:] if arguments is None else arguments))

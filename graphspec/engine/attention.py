@@ -54,38 +54,59 @@ def attend_by_request(
     context_lens: torch.Tensor,
     query_starts: torch.Tensor,
 ) -> torch.Tensor:
-    """The CPU kernel: one request after another, each over its own context only."""
+    """The CPU kernel: requests of equal rows and similar context together, others one after another."""
     _write(k, v, cache, slots)
-    tokens, heads, head_dim = q.shape
-    kv_heads, block_size = cache.shape[3], cache.shape[2]
-    out = torch.empty_like(q)
     starts, lens = query_starts.tolist(), context_lens.tolist()
+    widest, count = max(lens), len(lens)
+    uniform = starts == list(range(0, starts[-1] + 1, max(1, starts[1])))
+    # Together each request pays for the longest context; that is worth it up to about twice the work.
+    if uniform and widest * count <= 2 * sum(lens):
+        return _attend(q, cache, block_tables, context_lens, widest, count)
+    out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
     for request, context in enumerate(lens):
         first, last = starts[request], starts[request + 1]
-        rows = last - first
-        if rows == 0:
-            continue
-        blocks = block_tables[request, : -(-context // block_size)]
-        keys, values = (
-            part.index_select(0, blocks).view(-1, kv_heads, head_dim)[:context].transpose(0, 1)
-            for part in (cache[0], cache[1])
+        if last > first:
+            one = slice(request, request + 1)
+            out[first:last] = _attend(
+                q[first:last], cache, block_tables[one], context_lens[one], context, 1
+            )
+    return out
+
+
+def _attend(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    widest: int,
+    count: int,
+) -> torch.Tensor:
+    """Attention of `count` requests with equally many rows over contexts of at most `widest` tokens."""
+    tokens, heads, head_dim = q.shape
+    kv_heads, block_size = cache.shape[3], cache.shape[2]
+    rows, shared = tokens // count, heads // kv_heads
+    blocks = block_tables[:, : -(-widest // block_size)].reshape(-1)
+    keys, values = (
+        part.index_select(0, blocks).view(count, -1, kv_heads, head_dim)[:, :widest].transpose(1, 2)
+        for part in (cache[0], cache[1])
+    )
+    # Heads that share a key head become rows of one product.
+    grouped = q.view(count, rows, kv_heads, shared, head_dim).permute(0, 2, 3, 1, 4)
+    scores = torch.matmul(
+        grouped.reshape(count, kv_heads, shared * rows, head_dim), keys.transpose(2, 3)
+    ).mul_(head_dim**-0.5)
+    if rows > 1 or count > 1:
+        positions = context_lens[:, None] - rows + torch.arange(rows)
+        hidden = torch.arange(widest) > positions[:, :, None]
+        scores.view(count, kv_heads, shared, rows, widest).masked_fill_(
+            hidden[:, None, None], float("-inf")
         )
-        # Heads that share a key head become rows of one product.
-        grouped = (
-            q[first:last].view(rows, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3)
-        ).reshape(kv_heads, -1, head_dim)
-        scores = torch.bmm(grouped, keys.transpose(1, 2)).mul_(head_dim**-0.5)
-        if rows > 1:
-            positions = torch.arange(context - rows, context)
-            hidden = torch.arange(context) > positions[:, None]
-            scores.view(kv_heads, -1, rows, context).masked_fill_(hidden, float("-inf"))
-        mixed = torch.bmm(torch.softmax(scores, dim=-1), values)
-        out[first:last] = (
-            mixed.view(kv_heads, heads // kv_heads, rows, head_dim)
-            .permute(2, 0, 1, 3)
-            .reshape(rows, heads, head_dim)
-        )
-    return out.view(tokens, heads * head_dim)
+    mixed = torch.matmul(torch.softmax(scores, dim=-1), values)
+    return (
+        mixed.view(count, kv_heads, shared, rows, head_dim)
+        .permute(0, 3, 1, 2, 4)
+        .reshape(tokens, heads * head_dim)
+    )
 
 
 def attend_static(

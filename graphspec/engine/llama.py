@@ -31,28 +31,41 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return rotated.to(x.dtype)
 
 
+def _product(spec: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """x [T, in], weight [out, in] -> x @ weight.T [T, out], in the form that is fastest on the device.
+
+    On a CPU, MKL takes weight @ x.T at half the time for 5 rows (64 against 148 ms over this model's weights, 2 threads) and
+    two thirds for 10 to 48; one row and 512 rows cost the same either way.
+    """
+    if spec.device.target.value == "cpu":
+        return lambda x, weight: torch.mm(weight, x.t()).t()
+    return F.linear
+
+
 def build_attention_input(spec: Any) -> Callable[..., Any]:
     """hidden [T, H] -> q [T, heads, D], k and v [T, kv_heads, D], rotated to their positions."""
     model = spec.model
     eps, theta, dim = model.rms_norm_eps, model.rope_theta, model.head_dim
     heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
+    product = _product(spec)
 
     def attention_input(
         hidden: torch.Tensor, positions: torch.Tensor, norm: torch.Tensor, w_qkv: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        qkv = F.linear(_rms_norm(hidden, norm, eps), w_qkv).view(-1, heads + 2 * kv_heads, dim)
+        qkv = product(_rms_norm(hidden, norm, eps), w_qkv).unflatten(1, (heads + 2 * kv_heads, dim))
         q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
         exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=hidden.device) / dim
         angles = positions.float()[:, None] * (theta**-exponents)
         cos, sin = angles.cos()[:, None, :], angles.sin()[:, None, :]
-        return _rotate(q, cos, sin), _rotate(k, cos, sin), v.contiguous()
+        rotated = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        return tuple(part.contiguous() for part in (*rotated, v))
 
     return attention_input
 
 
 def build_attention_output(spec: Any) -> Callable[..., Any]:
     """Attention result [T, heads * D] and residual [T, H] -> hidden [T, H] after the MLP."""
-    eps = spec.model.rms_norm_eps
+    eps, product = spec.model.rms_norm_eps, _product(spec)
 
     def attention_output(
         attended: torch.Tensor,
@@ -62,19 +75,19 @@ def build_attention_output(spec: Any) -> Callable[..., Any]:
         w_gate_up: torch.Tensor,
         w_down: torch.Tensor,
     ) -> torch.Tensor:
-        hidden = residual + F.linear(attended, w_o)
-        gate, up = F.linear(_rms_norm(hidden, norm, eps), w_gate_up).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, w_down)
+        hidden = residual + product(attended, w_o)
+        gate, up = product(_rms_norm(hidden, norm, eps), w_gate_up).chunk(2, dim=-1)
+        return (hidden + product(F.silu(gate) * up, w_down)).contiguous()
 
     return attention_output
 
 
 def build_head(spec: Any) -> Callable[..., Any]:
     """hidden [T, H] -> logits [T, V]."""
-    eps = spec.model.rms_norm_eps
+    eps, product = spec.model.rms_norm_eps, _product(spec)
 
     def head(hidden: torch.Tensor, norm: torch.Tensor, w_head: torch.Tensor) -> torch.Tensor:
-        return F.linear(_rms_norm(hidden, norm, eps), w_head)
+        return product(_rms_norm(hidden, norm, eps), w_head).contiguous()
 
     return head
 
@@ -108,6 +121,7 @@ class LlamaProgram:
                         "model.head_dim",
                         "model.num_attention_heads",
                         "model.num_key_value_heads",
+                        "device.target",
                     )
                 ),
                 modules=_MODULES,
@@ -121,7 +135,7 @@ class LlamaProgram:
             ),
             CompileUnit(
                 name="attention_output",
-                scope=Scope(("model.rms_norm_eps",)),
+                scope=Scope(("model.rms_norm_eps", "device.target")),
                 modules=_MODULES,
                 build=build_attention_output,
                 inputs=(
@@ -135,7 +149,7 @@ class LlamaProgram:
             ),
             CompileUnit(
                 name="head",
-                scope=Scope(("model.rms_norm_eps",)),
+                scope=Scope(("model.rms_norm_eps", "device.target")),
                 modules=_MODULES,
                 build=build_head,
                 inputs=(hidden, tensor("norm", width), tensor("w_head", m.vocab_size, width)),

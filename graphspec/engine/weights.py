@@ -157,7 +157,9 @@ def _gguf(path: str, model: ModelSpec) -> Reader:
         raw = data[info.offset_bytes : info.offset_bytes + rows * row_bytes]
         if raw.size != rows * row_bytes:
             raise _absent(path, f"{info.name} in full: the file ends before it does")
-        tensor = torch.from_numpy(dequantize(raw.reshape(rows, row_bytes), kind)).view(*info.shape)
+        values = dequantize(raw.reshape(rows, row_bytes), kind)
+        # Unquantised tensors come back as views of the read-only file; torch tensors must be writable.
+        tensor = torch.from_numpy(np.require(values, requirements="W")).view(*info.shape)
         groups = heads.get(info.name.split(".", 2)[-1])
         return tensor if groups is None else _half_split(tensor, groups)
 

@@ -1,7 +1,7 @@
 """The header of a GGUF file: metadata and the table of tensors, without reading weights.
 
 The gguf package's reader builds an array view per token of the vocabulary: 3.9 s for a 49,152-token model, against
-0.1 s here, and every start reads the header. Dequantisation stays with the package.
+0.02 s here, and every start reads the header. Dequantisation stays with the package.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little-endian).
 """
 
@@ -51,14 +51,17 @@ class GGUFHeader:
     tensors: Mapping[str, GGUFTensor]
 
 
-def read_gguf_header(path: str) -> GGUFHeader:
-    """The header of the file at `path`. Raises `EnvironmentProblem` when it is not a readable GGUF file."""
+def read_gguf_header(path: str, *, texts: bool = False) -> GGUFHeader:
+    """The header of the file at `path`. Raises `EnvironmentProblem` when it is not a readable GGUF file.
+
+    Without `texts`, an array of strings (a vocabulary has 49,152) comes as a `range` of its length.
+    """
     try:
         with (
             open(path, "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return _Cursor(data, path).header()
+            return _Cursor(data, path, texts).header()
     except (OSError, ValueError, struct.error, UnicodeDecodeError, KeyError) as error:
         raise EnvironmentProblem(
             Problem(
@@ -71,9 +74,10 @@ def read_gguf_header(path: str) -> GGUFHeader:
 
 
 class _Cursor:
-    def __init__(self, data: mmap.mmap, path: str) -> None:
+    def __init__(self, data: mmap.mmap, path: str, texts: bool) -> None:
         self._data = data
         self._path = path
+        self._texts = texts
         self._at = 0
 
     def header(self) -> GGUFHeader:
@@ -127,7 +131,16 @@ class _Cursor:
             values = body.unpack_from(self._data, self._at)
             self._at += body.size
             return values
+        if item == _STRING and not self._texts:
+            return self._skip_strings(count)
         return tuple(self._value(item, depth + 1) for _ in range(count))
+
+    def _skip_strings(self, count: int) -> range:
+        at, data, read = self._at, self._data, _U64.unpack_from
+        for _ in range(count):
+            at += 8 + read(data, at)[0]
+        self._at = at
+        return range(count)
 
     def _tensor(self) -> GGUFTensor:
         name = self._string()

@@ -1,0 +1,88 @@
+"""A preview of a warmup: the plan, and which units the cache holds. Nothing is compiled, captured or written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from graphspec.cache.disk import DiskStore
+from graphspec.cache.load import keyed_units
+from graphspec.cache.location import cache_folder
+from graphspec.capture.plan import CapturePlan, plan_capture
+from graphspec.capture.program import load_program
+from graphspec.fields import Stage
+from graphspec.resolve.spec import EngineSpec, ModeDecision
+
+
+@attrs.frozen(kw_only=True)
+class UnitPreview:
+    """One unit: whether its entry is there, and why not."""
+
+    name: str
+    key: str
+    stored: bool
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Preview:
+    """What a warmup would do."""
+
+    spec_hash: str
+    capture_hash: str
+    mode: ModeDecision
+    units: Sequence[UnitPreview]
+    plan: CapturePlan
+
+    @property
+    def missing(self) -> int:
+        """Units that would be compiled."""
+        return sum(not u.stored for u in self.units)
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Plain data: what ``warmup --dry-run --json`` prints."""
+        return {
+            "spec_hash": self.spec_hash,
+            "capture_hash": self.capture_hash,
+            "mode": {
+                "asked": self.mode.asked.value,
+                "granted": self.mode.granted.value,
+                "reasons": list(self.mode.reasons),
+            },
+            "units": [
+                {"name": u.name, "key": u.key, "stored": u.stored, "reason": u.reason} for u in self.units
+            ],
+            "graphs": {
+                "planned": [
+                    {"phase": k.phase.value, "k": k.k, "requests": k.bucket, "tokens": k.tokens}
+                    for k in self.plan.keys
+                ],
+                "reachable": len(self.plan.reachable()),
+                "fallthrough": list(self.plan.fallthrough()),
+            },
+            "would_compile": self.missing,
+            "would_load": len(self.units) - self.missing,
+        }
+
+
+def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
+    """The preview for a spec and a cache folder."""
+    store = DiskStore(cache_folder(cache_dir))
+    units = []
+    for keyed in keyed_units(load_program(spec).units(), spec):
+        found = store.look(keyed.key)
+        units.append(
+            UnitPreview(
+                name=keyed.unit.name,
+                key=keyed.key.digest,
+                stored=found.entry is not None,
+                reason=found.reason,
+            )
+        )
+    return Preview(
+        spec_hash=spec.compute_hash(Stage.COMPILE),
+        capture_hash=spec.compute_hash(Stage.CAPTURE),
+        mode=spec.mode,
+        units=units,
+        plan=plan_capture(spec),
+    )

@@ -1,0 +1,5 @@
+"""``python -m graphspec``."""
+
+from graphspec.cli import main
+
+main()

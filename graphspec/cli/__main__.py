@@ -1,0 +1,5 @@
+"""``python -m graphspec.cli``."""
+
+from graphspec.cli import main
+
+main()

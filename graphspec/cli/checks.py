@@ -1,0 +1,116 @@
+"""The checks of ``graphspec doctor``. Each looks at one thing and says what it found."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import attrs
+
+_LEAST_FREE_BYTES = 1 << 30
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    hint: str = ""
+
+
+def run_checks(cache_dir: str | None) -> Sequence[Check]:
+    """Every check, in the order in which a problem would stop a warmup."""
+    return (_python(), _torch(), _compiler(), _gpu(), *_packages(), *_cache(cache_dir))
+
+
+def _python() -> Check:
+    return Check(
+        name="python",
+        ok=sys.version_info >= (3, 11),
+        found=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        hint="graphspec needs Python 3.11 or newer",
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch() -> Check:
+    found = _version("torch")
+    ok = found is not None and tuple(map(int, found.split("+")[0].split(".")[:2])) >= (2, 11)
+    return Check(
+        name="torch", ok=ok, found=found or "not installed", hint="install torch 2.11 or newer: pip install torch"
+    )
+
+
+def _compiler() -> Check:
+    path = shutil.which("g++")
+    if path is None:
+        return Check(
+            name="C++ compiler",
+            ok=False,
+            found="no g++ on PATH",
+            hint="needed to compile what the cache does not hold: apt install g++",
+        )
+    out = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return Check(
+        name="C++ compiler", ok=out.returncode == 0, found=(out.stdout.splitlines() or [path])[0], hint=out.stderr
+    )
+
+
+def _gpu() -> Check:
+    if importlib.util.find_spec("torch") is None:
+        return Check(name="GPU", ok=True, found="torch is not there to ask")
+    import torch
+
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Check(name="GPU", ok=True, found=", ".join(names) or "none; graphs are captured on the tape")
+
+
+def _packages() -> Sequence[Check]:
+    needs = {
+        "gguf": "reads .gguf models: pip install 'graphspec-engine[gguf]'",
+        "tokenizers": "reads vocabularies: pip install 'graphspec-engine[gguf]'",
+        "safetensors": "reads Hugging Face folders: pip install 'graphspec-engine[safetensors]'",
+    }
+    return [
+        Check(name=f"package {name}", ok=_version(name) is not None, found=_version(name) or "not installed", hint=hint)
+        for name, hint in needs.items()
+    ]
+
+
+def _cache(cache_dir: str | None) -> Sequence[Check]:
+    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.location import cache_folder
+
+    root = cache_folder(cache_dir)
+    problem = DiskStore(root).problem()
+    checks = [
+        Check(
+            name="cache folder",
+            ok=not problem,
+            found=problem or f"{root} takes entries",
+            hint="choose another with --cache-dir or GRAPHSPEC_CACHE_DIR",
+        )
+    ]
+    if os.path.isdir(root):
+        free = shutil.disk_usage(root).free
+        checks.append(
+            Check(
+                name="cache disk",
+                ok=free >= _LEAST_FREE_BYTES,
+                found=f"{free / 2**30:.1f} GiB free",
+                hint="a model's entries take a few MiB, its compiler's working files several hundred",
+            )
+        )
+    return checks

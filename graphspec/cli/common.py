@@ -1,0 +1,80 @@
+"""What all commands share: options, JSON output, and errors as text or JSON with an exit code."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from graphspec.errors import GraphspecError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FINE, FINDINGS = 0, 1
+
+
+def config_option(function: F) -> F:
+    """``--config FILE``, with ``-`` for standard input."""
+    return click.option(
+        "--config", "config", required=True, metavar="FILE", help="Config file; - for standard input."
+    )(function)
+
+
+def cache_dir_option(function: F) -> F:
+    """``--cache-dir D``."""
+    return click.option(
+        "--cache-dir",
+        metavar="DIR",
+        help="Cache folder. Default: GRAPHSPEC_CACHE_DIR, else the user's cache folder.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """One JSON object on standard output."""
+    click.echo(json.dumps(data, indent=2))
+
+
+def run(command: click.Command, arguments: list[str]) -> int:
+    """Runs a command and returns its exit code. Errors of ours and of usage are printed, never raised."""
+    try:
+        result = command.main(args=arguments, prog_name="graphspec", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return 130
+    except GraphspecError as error:
+        report(error, as_json="--json" in arguments)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader went away (graphspec ... | head). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return result if isinstance(result, int) else FINE
+
+
+def report(error: GraphspecError, *, as_json: bool) -> None:
+    """An error as text on standard error, or as one JSON object on standard output."""
+    if not as_json:
+        click.echo(f"error: {error}", err=True)
+        return
+    print_json(
+        {
+            "error": type(error).__name__,
+            "exit_code": error.exit_code,
+            "problems": [
+                {"where": p.where, "found": p.found, "wanted": p.wanted, "hint": p.hint}
+                for p in error.problems
+            ],
+        }
+    )

@@ -1,0 +1,64 @@
+"""Reports of a warmup as tables for people."""
+
+from rich.console import Console
+from rich.table import Table
+
+from graphspec.capture.preview import Preview
+from graphspec.capture.report import WarmupReport
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def show_report(report: WarmupReport) -> None:
+    """Two tables, the findings, and one line with the counts that scripts look for."""
+    console = _console()
+    units = Table("unit", "outcome", "done", "seconds", "bytes", "key")
+    for u in report.units:
+        done = "compiled" if u.compiled else "loaded"
+        units.add_row(u.name, u.outcome.value, done, f"{u.seconds:.3f}", f"{u.bytes:,}", u.key[:12])
+    console.print(units)
+    g = report.graphs
+    graphs = Table("graphs planned", "captured", "reachable", "equal to eager", "fall through", "memory")
+    graphs.add_row(
+        str(g.planned),
+        str(g.captured),
+        str(g.reachable),
+        f"{len(g.verified) - len(g.differing)} of {len(g.verified)}",
+        ", ".join(map(str, g.fallthrough)) or "none",
+        f"{g.memory_bytes / 2**20:.2f} MiB",
+    )
+    console.print(graphs)
+    for u in report.units:
+        if u.reason and u.outcome.value != "miss":
+            console.print(f"unit {u.name}: {u.outcome.value}: {u.reason}", soft_wrap=True, markup=False)
+    phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.phases.items())
+    console.print(f"{report.seconds:.2f} s in all: {phases}")
+    for finding in report.findings:
+        console.print(f"finding: {finding}", soft_wrap=True, markup=False)
+    console.print(
+        f"compiled {report.compiled}, loaded {report.loaded}, seconds saved {report.seconds_saved:.1f}"
+    )
+
+
+def show_preview(seen: Preview) -> None:
+    """What a warmup would do."""
+    console = _console()
+    units = Table("unit", "would be", "key", "why")
+    for u in seen.units:
+        units.add_row(u.name, "loaded" if u.stored else "compiled", u.key, u.reason)
+    console.print(units)
+    graphs = Table("phase", "k", "requests", "tokens")
+    for key in seen.plan.keys:
+        graphs.add_row(key.phase.value, str(key.k), str(key.bucket), str(key.tokens))
+    console.print(graphs)
+    falling = ", ".join(map(str, seen.plan.fallthrough())) or "none"
+    console.print(f"graph mode {seen.mode.granted.value} (asked {seen.mode.asked.value})")
+    for reason in seen.mode.reasons:
+        console.print(f"  {reason}", soft_wrap=True, markup=False)
+    console.print(f"batch sizes without a full graph: {falling}")
+    console.print(
+        f"would compile {seen.missing}, would load {len(seen.units) - seen.missing}, "
+        f"would capture {len(seen.plan.keys)}"
+    )
