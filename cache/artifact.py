@@ -1,22 +1,19 @@
 """`Artifact`: a compiled unit, loaded from the bytes that were verified, callable with checked inputs."""
 
-import hashlib
 import itertools
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-
 from graphspec.cache.entry import Entry
+from graphspec.cache.library import open_library
+
 from graphspec.errors import CacheError, Problem, SignatureError
 
 _library = torch.library.Library("graphspec", "FRAGMENT")
 _library.define("run_artifact(int handle, Tensor[] inputs) -> Tensor[]")
 _runners: dict[int, Any] = {}
 _handles = itertools.count()
-_mapped: dict[bytes, str] = {}
 
 
 def _run_artifact(handle: int, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -35,7 +32,9 @@ class Artifact:
     the stored signature and raises `SignatureError` naming the input.
     """
 
-    def __init__(self, name: str, signature: Sequence[Mapping[str, Any]], device: str, runner: Any) -> None:
+    def __init__(
+        self, name: str, signature: Sequence[Mapping[str, Any]], device: str, runner: Any
+    ) -> None:
         self.name = name
         self._device = torch.device(device).type
         self._inputs = [
@@ -47,7 +46,9 @@ class Artifact:
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         self._check(inputs)
-        outputs: Sequence[torch.Tensor] = torch.ops.graphspec.run_artifact.default(self._handle, inputs)
+        outputs: Sequence[torch.Tensor] = torch.ops.graphspec.run_artifact.default(
+            self._handle, inputs
+        )
         return outputs
 
     def __del__(self) -> None:
@@ -65,10 +66,12 @@ class Artifact:
                 or tensor.dim() != len(dims)
                 or not _fits(tensor.shape, dims, sizes)
             ):
-                raise self._error(f"input {name}", _describe(tensor), self._wanted(dtype, dims, sizes))
+                raise self._error(
+                    f"input {name}", _describe(tensor), self._wanted(dtype, dims, sizes)
+                )
 
     def _wanted(self, dtype: torch.dtype, dims: Sequence[Any], sizes: Mapping[str, int]) -> str:
-        shape = ", ".join(_show_dimension(*d, sizes) for d in dims)
+        shape = ", ".join(_show_dimension(n, low, high, sizes) for n, low, high in dims)
         return f"a contiguous {dtype} tensor on {self._device} of shape ({shape})"
 
     def _error(self, where: str, found: str, wanted: str) -> SignatureError:
@@ -83,16 +86,24 @@ class Artifact:
 
 
 def _dimension(d: Any) -> tuple[str, int, int]:
-    return (str(d[0]), int(d[1]), int(d[2])) if isinstance(d, tuple | list) else ("", int(d), int(d))
+    return (
+        (str(d[0]), int(d[1]), int(d[2])) if isinstance(d, tuple | list) else ("", int(d), int(d))
+    )
 
 
 def _show_dimension(name: str, low: int, high: int, sizes: Mapping[str, int]) -> str:
     if not name:
         return str(low)
-    return f"{name}={sizes[name]}, set by an earlier input" if name in sizes else f"{name} from {low} to {high}"
+    return (
+        f"{name}={sizes[name]}, set by an earlier input"
+        if name in sizes
+        else f"{name} from {low} to {high}"
+    )
 
 
-def _fits(shape: Sequence[int], dims: Sequence[tuple[str, int, int]], sizes: dict[str, int]) -> bool:
+def _fits(
+    shape: Sequence[int], dims: Sequence[tuple[str, int, int]], sizes: dict[str, int]
+) -> bool:
     for size, (name, low, high) in zip(shape, dims, strict=True):
         if not low <= size <= high or (name and sizes.setdefault(name, size) != size):
             return False
@@ -111,9 +122,8 @@ def load_artifact(entry: Entry, *, single_threaded: bool = False) -> Artifact:
     """
     metadata = entry.metadata
     device = str(metadata["device"])
-    path = _map_library(entry.payload)
     try:
-        runner = _runner(path, device, single_threaded)
+        runner = open_library(entry.payload, device, single_threaded=single_threaded)
     except RuntimeError as error:
         raise CacheError(
             Problem(
@@ -124,37 +134,3 @@ def load_artifact(entry: Entry, *, single_threaded: bool = False) -> Artifact:
             )
         ) from None
     return Artifact(str(metadata["unit"]), metadata["signature"], device, runner)
-
-
-def _runner(path: str, device: str, single_threaded: bool) -> Any:
-    aoti = torch._C._aoti
-    if device == "cpu":
-        return aoti.AOTIModelContainerRunnerCpu(path, 1)
-    runner = aoti.AOTIModelContainerRunnerCuda
-    if single_threaded:
-        try:
-            return runner(path, 1, device, "", True)
-        except TypeError:
-            # Before the flag could be passed here, a container of one model took no locks that a capture forbids.
-            return runner(path, 1, device)
-    return runner(path, 1, device)
-
-
-def _map_library(payload: bytes | memoryview) -> str:
-    """A path in this process that holds exactly the given bytes: an anonymous memory file.
-
-    The descriptor stays open for good, and equal content shares one. The dynamic loader knows a library by its path
-    and C++ libraries are never unmapped, so a reused descriptor number would silently give the library before it.
-    """
-    content = hashlib.sha256(payload).digest()
-    if content not in _mapped:
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("graphspec-artifact", os.MFD_CLOEXEC)
-            path = f"/proc/self/fd/{descriptor}"
-        else:
-            descriptor, path = tempfile.mkstemp(prefix="graphspec-artifact-", suffix=".so")
-        view = memoryview(payload)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        _mapped[content] = path
-    return _mapped[content]

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import attrs
 import torch
-
 from graphspec.cache.compile_worker import __file__ as _WORKER
 from graphspec.cache.leftovers import sweep, unique_name
 from graphspec.cache.trace import Trace
 from graphspec.cache.units import CompileUnit
+
 from graphspec.errors import CompileError, EnvironmentProblem, Problem
 
 _KEPT_VARIABLES = (
@@ -112,7 +112,8 @@ class Compiler:
     def _ask(
         self, process: "subprocess.Popen[str]", request: Mapping[str, Any], name: str
     ) -> Mapping[str, Any]:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -137,7 +138,10 @@ class Compiler:
         )
 
     def _log_tail(self) -> str:
-        with contextlib.suppress(OSError), open(os.path.join(self._folder, "log"), encoding="utf-8") as f:
+        with (
+            contextlib.suppress(OSError),
+            open(os.path.join(self._folder, "log"), encoding="utf-8") as f,
+        ):
             return "".join(f.readlines()[-12:])
         return ""
 
@@ -168,7 +172,9 @@ class Compiler:
         folders = [os.path.realpath(p) for p in sys.path if p and os.path.isdir(p)]
         return {
             **kept,
-            "PATH": os.path.join(self._folder, "bin") + os.pathsep + os.environ.get("PATH", os.defpath),
+            "PATH": os.path.join(self._folder, "bin")
+            + os.pathsep
+            + os.environ.get("PATH", os.defpath),
             "PYTHONPATH": os.pathsep.join(folders),
             "PYTHONHASHSEED": "0",
             "TMPDIR": self._folder,

@@ -65,7 +65,8 @@ class DiskStore:
             return Lookup(outcome=Outcome.CORRUPT, reason=str(error))
         if entry.key.text != key.text:
             return Lookup(
-                outcome=Outcome.MISS, reason="another key with the same digest is stored (a hash collision)"
+                outcome=Outcome.MISS,
+                reason="another key with the same digest is stored (a hash collision)",
             )
         return Lookup(outcome=Outcome.HIT, entry=entry)
 

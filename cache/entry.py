@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-
 from graphspec.cache.units import EntryKey
+
 from graphspec.errors import KeyFactorError
 from graphspec.keys.encoding import decode, encode
 from graphspec.keys.factors import digest
@@ -98,9 +98,7 @@ def header_size(data: bytes) -> int:
 
 def _read_prefix(view: memoryview) -> tuple[int, int, bytes, bytes]:
     if len(view) < _PREFIX.size:
-        raise EntryCorruptError(
-            f"truncated: {len(view)} bytes, the fixed part has {_PREFIX.size}"
-        )
+        raise EntryCorruptError(f"truncated: {len(view)} bytes, the fixed part has {_PREFIX.size}")
     magic, version, header_bytes, payload_bytes, header_digest, payload_digest = (
         _PREFIX.unpack_from(view)
     )

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import attrs
-
 from graphspec.cache.device import measure_device
 from graphspec.cache.entry import Entry
 from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Lookup, Outcome, Store, Stored
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.units import CompileUnit, EntryKey, signature, unit_key
+
 from graphspec.errors import CacheError, CacheUnusableError, Problem
 from graphspec.resolve.spec import EngineSpec
 
@@ -112,14 +112,15 @@ class _Run:
         """Looks a unit up and loads it on a hit. How the first lookup ended is the unit's outcome."""
         began = time.perf_counter()
         lookup = self._store.get(keyed.key)
-        if lookup.entry is not None:
+        entry = lookup.entry
+        if entry is not None:
             try:
-                self._keep(keyed, lookup.entry)
+                self._keep(keyed, entry)
             except CacheError as error:
                 lookup = Lookup(outcome=Outcome.ERROR, reason=error.problems[0].found)
             else:
-                saved = float(lookup.entry.metadata["compile_seconds"])
-                self._finish(keyed, lookup, False, began, saved, lookup.entry)
+                saved = float(entry.metadata["compile_seconds"])
+                self._finish(keyed, lookup, False, began, saved, entry)
                 return True
         self._first.setdefault(keyed.unit.name, lookup)
         return False

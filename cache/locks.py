@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 
 import filelock
-
 from graphspec.cache.units import EntryKey
 
 

@@ -4,7 +4,6 @@ import enum
 from typing import Protocol
 
 import attrs
-
 from graphspec.cache.entry import Entry
 from graphspec.cache.units import EntryKey
 

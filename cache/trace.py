@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 import torch
+from graphspec.cache.units import CompileUnit, DynamicDim
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from graphspec.cache.units import CompileUnit, DynamicDim
 from graphspec.errors import CompileError, GraphspecError, Problem
 from graphspec.keys.scope import RecordingView, reads_as_text
 from graphspec.keys.source import check_files, watched_files
@@ -81,7 +81,11 @@ def _export(
         if d.minimum < d.maximum
     }
     dynamic = tuple(
-        {at: symbols[d] for at, d in enumerate(i.shape) if isinstance(d, DynamicDim) and d in symbols}
+        {
+            at: symbols[d]
+            for at, d in enumerate(i.shape)
+            if isinstance(d, DynamicDim) and d in symbols
+        }
         for i in unit.inputs
     )
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):

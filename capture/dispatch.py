@@ -3,7 +3,6 @@
 import enum
 
 import attrs
-
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.plan import CapturePlan
 

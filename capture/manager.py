@@ -4,15 +4,16 @@ import contextlib
 import enum
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import attrs
 import torch
-
 from graphspec.capture.backends.base import Graph, GraphBackend
 from graphspec.capture.dispatch import Dispatch, Step, dispatch
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.plan import CapturePlan
+
 from graphspec.errors import CaptureError, CaptureStateError, Problem
 
 
@@ -94,7 +95,8 @@ class CaptureManager:
         self._require("warm", State.PLANNED)
         for key in () if self._backend.executes_while_capturing else self.plan.keys:
             self._source.fill_example(key)
-            self._eager[key] = [t.clone() for t in self._backend.warm(lambda key=key: self._source.step(key))]
+            outputs = self._backend.warm(partial(self._source.step, key))
+            self._eager[key] = [t.clone() for t in outputs]
             listener(key)
         self._state = State.WARMED
 
@@ -105,7 +107,7 @@ class CaptureManager:
         with frozen_garbage():
             for key in self.plan.keys:
                 self._source.fill_example(key)
-                graphs[key] = self._backend.capture(lambda key=key: self._source.step(key))
+                graphs[key] = self._backend.capture(partial(self._source.step, key))
                 if self._backend.executes_while_capturing:
                     self._eager[key] = [t.clone() for t in graphs[key].outputs]
                 listener(key)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import attrs
-
 from graphspec.capture.keys import CaptureKey, Phase
 from graphspec.capture.ladder import request_ladder
+
 from graphspec.config.schedule import KSchedule
 from graphspec.resolve.spec import EngineSpec
 
@@ -24,7 +24,9 @@ class CapturePlan:
     def keys(self) -> tuple[CaptureKey, ...]:
         """Every planned graph, most tokens first: the largest sets the size of the shared pool."""
         planned = [
-            CaptureKey(Phase.TARGET_VERIFY, k, size) for k, sizes in self.buckets.items() for size in sizes
+            CaptureKey(Phase.TARGET_VERIFY, k, size)
+            for k, sizes in self.buckets.items()
+            for size in sizes
         ]
         return tuple(sorted(planned, key=lambda key: (-key.tokens, -key.k)))
 
@@ -76,5 +78,6 @@ def plan_capture(spec: EngineSpec) -> CapturePlan:
         for first, last, k in schedule.tiers:
             sizes.setdefault(k, set()).update(request_ladder(first, last))
     return CapturePlan(
-        schedule=schedule, buckets={k: tuple(sorted(s)) for k, s in sorted(sizes.items(), reverse=True)}
+        schedule=schedule,
+        buckets={k: tuple(sorted(s)) for k, s in sorted(sizes.items(), reverse=True)},
     )

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-
 from graphspec.cache.load import UnitResult
 from graphspec.capture.manager import Verified
+
 from graphspec.resolve.spec import ModeDecision
 
 
@@ -57,14 +57,23 @@ class WarmupReport:
     @property
     def findings(self) -> Sequence[str]:
         """What an operator should know of, one sentence each; empty when all is as asked."""
-        found = [f"unit {u.name} was not stored: {u.store_problem}" for u in self.units if u.store_problem]
-        found += [
-            f"graph {v.key} differs from the eager run by {v.max_difference:.3g}" for v in self.graphs.differing
+        found = [
+            f"unit {u.name} was not stored: {u.store_problem}"
+            for u in self.units
+            if u.store_problem
         ]
-        found += [f"graph mode {self.mode.asked.value} was lowered to {self.mode.granted.value}: {r}"
-                  for r in self.mode.reasons]
+        found += [
+            f"graph {v.key} differs from the eager run by {v.max_difference:.3g}"
+            for v in self.graphs.differing
+        ]
+        found += [
+            f"graph mode {self.mode.asked.value} was lowered to {self.mode.granted.value}: {r}"
+            for r in self.mode.reasons
+        ]
         if self.graphs.captured != self.graphs.reachable:
-            found.append(f"{self.graphs.reachable} graphs are reachable, {self.graphs.captured} are captured")
+            found.append(
+                f"{self.graphs.reachable} graphs are reachable, {self.graphs.captured} are captured"
+            )
         return found
 
     def as_dict(self) -> Mapping[str, Any]:

@@ -18,9 +18,9 @@ if not os.path.isdir(os.path.join(_here, "cache")):
 if TYPE_CHECKING:
     from graphspec.api import load, warmup
     from graphspec.config.engine import EngineConfig
-    from graphspec.resolve.spec import EngineSpec
     from graphspec.errors import GraphspecError, SpecError
     from graphspec.fields import Stage
+    from graphspec.resolve.spec import EngineSpec
 
 _HOME_OF = {
     "EngineConfig": "graphspec.config.engine",

@@ -121,7 +121,7 @@ class CaptureStateError(CaptureError):
     headline = "the capture manager is in the wrong state"
 
 
-class EnvironmentProblem(GraphspecError):
+class EnvironmentProblem(GraphspecError):  # noqa: N818 - EnvironmentError is a builtin
     """This machine lacks something: a package, a compiler, a device, a file of weights."""
 
     headline = "this machine lacks something"

@@ -73,9 +73,7 @@ def _field(policy: FieldPolicy, default: Any) -> Any:
     return attrs.field(default=default, metadata={_POLICY: policy})
 
 
-@dataclass_transform(
-    frozen_default=True, kw_only_default=True, field_specifiers=(keyed, unkeyed)
-)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(keyed, unkeyed))
 def config_class(cls: type[T]) -> type[T]:
     """Makes a frozen, slotted, keyword-only attrs class whose every field has a policy.
 
@@ -95,9 +93,7 @@ def config_class(cls: type[T]) -> type[T]:
     return attrs.define(frozen=True, slots=True, kw_only=True, field_transformer=_declared)(cls)
 
 
-def _declared(
-    cls: type, fields: list["attrs.Attribute[Any]"]
-) -> list["attrs.Attribute[Any]"]:
+def _declared(cls: type, fields: list["attrs.Attribute[Any]"]) -> list["attrs.Attribute[Any]"]:
     missing = [f.name for f in fields if _POLICY not in f.metadata]
     if missing:
         raise TypeError(
@@ -109,9 +105,17 @@ def _declared(
 
 def is_config_class(cls: Any) -> bool:
     """True for classes made by `config_class`."""
-    return isinstance(cls, type) and attrs.has(cls) and all(
-        _POLICY in f.metadata for f in attrs.fields(cls)
+    return (
+        isinstance(cls, type)
+        and attrs.has(cls)
+        and all(_POLICY in f.metadata for f in attrs.fields(cls))
     )
+
+
+def evolve(section: T, **changes: Any) -> T:
+    """A copy of a config object with some fields replaced, checked like any new one."""
+    made: T = attrs.evolve(section, **changes)  # type: ignore[misc]
+    return made
 
 
 def policies(cls: type) -> Mapping[str, FieldPolicy]:

@@ -1,10 +1,11 @@
 """CUDA graphs: one memory pool and one side stream for all of them."""
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
-
 from graphspec.capture.backends.base import Call
+
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
 
@@ -88,11 +89,9 @@ class CudaBackend:
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture that failed, so that the stream does not stay in capture mode."""
-        try:
+        # An invalidated capture reports its own error on end; the first error is already on its way.
+        with contextlib.suppress(RuntimeError):
             graph.capture_end()
-        except RuntimeError:
-            # An invalidated capture reports its own error on end; the first error is already on its way.
-            pass
         graph.reset()
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 import torch
+from graphspec.capture.backends.base import Call
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from graphspec.capture.backends.base import Call
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
 _HOST_READS = frozenset(
@@ -75,11 +75,11 @@ class TapeGraph:
             if node.outputs:
                 for slot, value in zip(node.outputs, _tensors_of(made), strict=True):
                     values[slot] = value
-            for slot in node.releases:
-                values[slot] = None
-        for static, slot in self._results:
-            if slot is not None:
-                self._deliver(values[slot], static)
+            for ended in node.releases:
+                values[ended] = None
+        for static, result in self._results:
+            if result is not None:
+                self._deliver(values[result], static)
         return self.outputs
 
     def _deliver(self, made: torch.Tensor, static: torch.Tensor) -> None:
@@ -131,7 +131,7 @@ class TapeBackend:
 
 class _Recorder(TorchDispatchMode):
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._generators = generators
         self._nodes: list[_Node] = []
         self._slot_of: dict[int, int] = {}
@@ -184,8 +184,13 @@ class _Recorder(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in tags:
             raise illegal(str(func), "an output whose shape depends on data")
         if func is torch.ops.aten.lift_fresh.default:
-            raise illegal(str(func), "a tensor made from Python values, which a replay would not make anew")
-        if torch.Tag.nondeterministic_seeded in tags and kwargs.get("generator") not in self._generators:
+            raise illegal(
+                str(func), "a tensor made from Python values, which a replay would not make anew"
+            )
+        if (
+            torch.Tag.nondeterministic_seeded in tags
+            and kwargs.get("generator") not in self._generators
+        ):
             raise illegal(str(func), "random numbers from a generator that is not registered")
 
     def graph(self, outputs: Sequence[torch.Tensor]) -> TapeGraph:
@@ -200,7 +205,8 @@ class _Recorder(TorchDispatchMode):
             if slot not in kept:
                 ends.setdefault(at, []).append(slot)
         nodes = [
-            attrs.evolve(node, releases=tuple(ends.get(at, ()))) for at, node in enumerate(self._nodes)
+            attrs.evolve(node, releases=tuple(ends.get(at, ())))
+            for at, node in enumerate(self._nodes)
         ]
         return TapeGraph(nodes, len(self._alive), results)
 

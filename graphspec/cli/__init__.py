@@ -8,8 +8,14 @@ from typing import Any
 import click
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "warmup": ("graphspec.cli.warmup:warmup", "Compile every unit and capture every graph ahead of time."),
-    "generate": ("graphspec.cli.generate:generate", "Greedy text from the warmed reference engine."),
+    "warmup": (
+        "graphspec.cli.warmup:warmup",
+        "Compile every unit and capture every graph ahead of time.",
+    ),
+    "generate": (
+        "graphspec.cli.generate:generate",
+        "Greedy text from the warmed reference engine.",
+    ),
     "cache": ("graphspec.cli.cache:cache", "Look into the cache folder."),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }
@@ -51,7 +57,12 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Show the version."
+    "--version",
+    is_flag=True,
+    callback=_version,
+    expose_value=False,
+    is_eager=True,
+    help="Show the version.",
 )
 def _root() -> None:
     """From one config of an LLM engine: a checked contract, a key, compiled code, captured graphs.

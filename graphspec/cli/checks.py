@@ -49,7 +49,10 @@ def _torch() -> Check:
     found = _version("torch")
     ok = found is not None and tuple(map(int, found.split("+")[0].split(".")[:2])) >= (2, 11)
     return Check(
-        name="torch", ok=ok, found=found or "not installed", hint="install torch 2.11 or newer: pip install torch"
+        name="torch",
+        ok=ok,
+        found=found or "not installed",
+        hint="install torch 2.11 or newer: pip install torch",
     )
 
 
@@ -64,7 +67,10 @@ def _compiler() -> Check:
         )
     out = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     return Check(
-        name="C++ compiler", ok=out.returncode == 0, found=(out.stdout.splitlines() or [path])[0], hint=out.stderr
+        name="C++ compiler",
+        ok=out.returncode == 0,
+        found=(out.stdout.splitlines() or [path])[0],
+        hint=out.stderr,
     )
 
 
@@ -74,7 +80,9 @@ def _gpu() -> Check:
     import torch
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Check(name="GPU", ok=True, found=", ".join(names) or "none; graphs are captured on the tape")
+    return Check(
+        name="GPU", ok=True, found=", ".join(names) or "none; graphs are captured on the tape"
+    )
 
 
 def _packages() -> Sequence[Check]:
@@ -84,7 +92,12 @@ def _packages() -> Sequence[Check]:
         "safetensors": "reads Hugging Face folders: pip install 'graphspec-engine[safetensors]'",
     }
     return [
-        Check(name=f"package {name}", ok=_version(name) is not None, found=_version(name) or "not installed", hint=hint)
+        Check(
+            name=f"package {name}",
+            ok=_version(name) is not None,
+            found=_version(name) or "not installed",
+            hint=hint,
+        )
         for name, hint in needs.items()
     ]
 

@@ -18,7 +18,11 @@ FINE, FINDINGS = 0, 1
 def config_option(function: F) -> F:
     """``--config FILE``, with ``-`` for standard input."""
     return click.option(
-        "--config", "config", required=True, metavar="FILE", help="Config file; - for standard input."
+        "--config",
+        "config",
+        required=True,
+        metavar="FILE",
+        help="Config file; - for standard input.",
     )(function)
 
 

@@ -18,7 +18,9 @@ def doctor(cache_dir: str | None, as_json: bool) -> int:
         print_json(
             {
                 "healthy": healthy,
-                "checks": [{"name": c.name, "ok": c.ok, "found": c.found, "hint": c.hint} for c in checks],
+                "checks": [
+                    {"name": c.name, "ok": c.ok, "found": c.found, "hint": c.hint} for c in checks
+                ],
             }
         )
     else:

@@ -3,6 +3,7 @@
 import click
 
 from graphspec.cli.common import FINE, cache_dir_option, config_option, json_option, print_json
+from graphspec.errors import EnvironmentProblem, Problem
 
 
 @click.command()
@@ -25,19 +26,27 @@ def generate(
     """Greedy text from the warmed engine, with counts of accepted and drafted tokens."""
     import time
 
-    import attrs
-
     from graphspec.api import load
     from graphspec.capture.warmup import make_ready
+    from graphspec.engine.executor import Executor
     from graphspec.engine.generate import Generator
     from graphspec.engine.tokenizer import load_tokenizer
 
     spec = load(config)
     if no_speculation:
-        spec = attrs.evolve(spec, speculative=None)
+        spec = spec.without_speculation()
     tokenizer = load_tokenizer(spec.model)
     ids = tokenizer.encode(tokenizer.chat(prompt) if chat else prompt)
     ready = make_ready(spec, cache_dir=cache_dir)
+    if not isinstance(ready.source, Executor):
+        raise EnvironmentProblem(
+            Problem(
+                where=f"program {spec.program}",
+                found="a program with an executor of its own",
+                wanted="the reference engine's, which generate drives",
+                hint="use graphspec warmup with this config, and your engine to generate",
+            )
+        )
     generator = Generator(ready.source, ready.manager)
     began = time.perf_counter()
     (made,) = generator.generate([ids], max_tokens, tokenizer.stop_ids)

@@ -20,7 +20,9 @@ def show_report(report: WarmupReport) -> None:
         units.add_row(u.name, u.outcome.value, done, f"{u.seconds:.3f}", f"{u.bytes:,}", u.key[:12])
     console.print(units)
     g = report.graphs
-    graphs = Table("graphs planned", "captured", "reachable", "equal to eager", "fall through", "memory")
+    graphs = Table(
+        "graphs planned", "captured", "reachable", "equal to eager", "fall through", "memory"
+    )
     graphs.add_row(
         str(g.planned),
         str(g.captured),
@@ -32,7 +34,9 @@ def show_report(report: WarmupReport) -> None:
     console.print(graphs)
     for u in report.units:
         if u.reason and u.outcome.value != "miss":
-            console.print(f"unit {u.name}: {u.outcome.value}: {u.reason}", soft_wrap=True, markup=False)
+            console.print(
+                f"unit {u.name}: {u.outcome.value}: {u.reason}", soft_wrap=True, markup=False
+            )
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.phases.items())
     console.print(f"{report.seconds:.2f} s in all: {phases}")
     for finding in report.findings:

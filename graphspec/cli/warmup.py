@@ -16,9 +16,15 @@ from graphspec.cli.common import (
 @config_option
 @cache_dir_option
 @json_option
-@click.option("--jobs", type=click.IntRange(min=1), help="Compiler processes at once. Default: one per CPU.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and what the cache holds; compile nothing.")
-@click.option("--strict", is_flag=True, help="Fail (exit 4) when the cache folder cannot take entries.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Compiler processes at once. Default: one per CPU."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the plan and what the cache holds; compile nothing."
+)
+@click.option(
+    "--strict", is_flag=True, help="Fail (exit 4) when the cache folder cannot take entries."
+)
 def warmup(
     config: str, cache_dir: str | None, as_json: bool, jobs: int | None, dry_run: bool, strict: bool
 ) -> int:

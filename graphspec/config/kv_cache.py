@@ -11,7 +11,10 @@ class KVCacheConfig:
         Stage.CAPTURE, default=16, minimum=1, maximum=1 << 16, doc="Tokens in one block."
     )
     num_blocks: int = keyed(
-        Stage.CAPTURE, default=1024, minimum=2, doc="Blocks of the cache; block 0 takes padding rows."
+        Stage.CAPTURE,
+        default=1024,
+        minimum=2,
+        doc="Blocks of the cache; block 0 takes padding rows.",
     )
     enable_prefix_caching: bool = unkeyed(
         default=True,

@@ -47,7 +47,9 @@ class ModelConfig:
 class ModelSpec:
     """The model as resolved: facts of a decoder-only checkpoint, by their Hugging Face names."""
 
-    source: str = unkeyed(doc="Where the weights and the tokenizer are read from.", reason=_LOCATION)
+    source: str = unkeyed(
+        doc="Where the weights and the tokenizer are read from.", reason=_LOCATION
+    )
     architecture: str = keyed(Stage.COMPILE, doc="Family of the decoder: llama.")
     dtype: Dtype = keyed(Stage.COMPILE, doc="Type of weights and activations.")
     max_model_len: int = keyed(Stage.CAPTURE, minimum=2, doc="Longest sequence in tokens.")

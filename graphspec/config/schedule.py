@@ -1,5 +1,6 @@
 """`KSchedule`: the draft depth k that each batch size is given."""
 
+import itertools
 from collections.abc import Sequence
 
 from graphspec.errors import Problem
@@ -83,7 +84,7 @@ def table_problems(table: Sequence[Range]) -> list[Problem]:
             found=f"ranges {list(before)} and {list(after)}, which overlap",
             wanted="ranges without overlap; both ends are inclusive",
         )
-        for before, after in zip(ordered, ordered[1:], strict=False)
+        for before, after in itertools.pairwise(ordered)
         if after[0] <= before[1]
     )
     return problems

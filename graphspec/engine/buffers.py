@@ -69,7 +69,10 @@ class StepBuffers:
         return starts[-1]
 
     def _slot(self, request: RequestRows, position: int) -> int:
-        return request.blocks[position // self.block_size] * self.block_size + position % self.block_size
+        return (
+            request.blocks[position // self.block_size] * self.block_size
+            + position % self.block_size
+        )
 
 
 def _copy(buffer: torch.Tensor, values: Sequence[int]) -> None:

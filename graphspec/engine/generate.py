@@ -3,6 +3,7 @@
 import importlib
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 
@@ -103,9 +104,7 @@ class Generator:
         if problems:
             raise SpecError(problems)
 
-    def _admit(
-        self, waiting: "deque[_Request]", running: list[_Request], pool: BlockPool
-    ) -> None:
+    def _admit(self, waiting: "deque[_Request]", running: list[_Request], pool: BlockPool) -> None:
         """Starts requests while there is room for all their blocks, so that none ever has to be preempted."""
         while waiting and len(running) < self._spec.scheduler.max_num_seqs:
             need = pool.blocks_for(waiting[0].limit)
@@ -174,13 +173,22 @@ class Generator:
         self.routes[route] += 1
 
 
-def _drafter(executor: Executor):  # type: ignore[no-untyped-def]
+class Drafter(Protocol):
+    """What proposes drafts."""
+
+    def propose(self, requests: Sequence[Sequence[int]], k: int) -> list[list[int]]:
+        """At most `k` drafts for each request, given all its tokens."""
+        ...
+
+
+def _drafter(executor: Executor) -> Drafter | None:
     speculative = executor.spec.speculative
     if speculative is None:
         return None
     module, _, name = str(speculative.speculator.speculator_class).rpartition(".")
     cls = getattr(importlib.import_module(module), name)
-    return cls(speculative.speculator, executor.spec.model.max_model_len)
+    drafter: Drafter = cls(speculative.speculator, executor.spec.model.max_model_len)
+    return drafter
 
 
 def _accept(

@@ -58,7 +58,11 @@ class Tokenizer:
 def load_tokenizer(model: ModelSpec) -> Tokenizer:
     """The tokenizer of the checkpoint behind `model.source`."""
     path = locate_checkpoint(model.source)
-    return _from_folder(path) if os.path.isdir(path) else _from_gguf(read_gguf_header(path, texts=True))
+    return (
+        _from_folder(path)
+        if os.path.isdir(path)
+        else _from_gguf(read_gguf_header(path, texts=True))
+    )
 
 
 def _from_folder(folder: str) -> Tokenizer:
@@ -121,5 +125,7 @@ def _from_gguf(header: GGUFHeader) -> Tokenizer:
     )
     stop = meta.get("tokenizer.ggml.eos_token_id")
     return Tokenizer(
-        tokenizer, frozenset() if stop is None else frozenset([stop]), meta.get("tokenizer.chat_template")
+        tokenizer,
+        frozenset() if stop is None else frozenset([stop]),
+        meta.get("tokenizer.chat_template"),
     )

@@ -51,7 +51,10 @@ def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
         return tensor.to(device=target, dtype=dtype)
 
     width, inner = model.hidden_size, model.intermediate_size
-    q_rows, kv_rows = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    q_rows, kv_rows = (
+        model.num_attention_heads * model.head_dim,
+        model.num_key_value_heads * model.head_dim,
+    )
 
     def layer(at: int) -> LayerWeights:
         p = f"model.layers.{at}."
@@ -183,7 +186,8 @@ def _safetensors(folder: str) -> Reader:
     if not files:
         raise _absent(folder, "files (*.safetensors)")
     opened = [safe_open(file, framework="pt") for file in files]
-    where = {name: file for file in opened for name in file.keys()}
+    # file.keys() is not a dict's: safetensors' handle has no iteration of its own.
+    where = {name: file for file in opened for name in list(file.keys())}
 
     def read(name: str) -> torch.Tensor:
         if name not in where:

@@ -24,7 +24,9 @@ class Document:
         found = [(self._line(p.where), p) for p in problems]
         found.sort(key=lambda pair: pair[0])
         return SpecError(
-            attrs.evolve(p, where=f"{self.source}:{line}: {p.where}" if p.where else f"{self.source}:{line}")
+            attrs.evolve(
+                p, where=f"{self.source}:{line}: {p.where}" if p.where else f"{self.source}:{line}"
+            )
             for line, p in found
         )
 

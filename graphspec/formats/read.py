@@ -45,14 +45,24 @@ def _unreadable(path: str, error: OSError) -> SpecError:
     if isinstance(error, FileNotFoundError):
         folder = os.path.dirname(path) or "."
         names = sorted(n for n in _listing(folder) if n.endswith((".yaml", ".yml")))
-        hint = f"in {folder}: {', '.join(names[:8])}" if names else f"the working folder is {os.getcwd()}"
-        return SpecError(Problem(where=path, found="no such file", wanted="a config file", hint=hint))
+        hint = (
+            f"in {folder}: {', '.join(names[:8])}"
+            if names
+            else f"the working folder is {os.getcwd()}"
+        )
+        return SpecError(
+            Problem(where=path, found="no such file", wanted="a config file", hint=hint)
+        )
     if isinstance(error, IsADirectoryError):
         return SpecError(
             Problem(where=path, found="a folder", wanted="a config file", hint="name a file in it")
         )
     return SpecError(
-        Problem(where=path, found=f"a file that cannot be read: {error.strerror}", wanted="a readable file")
+        Problem(
+            where=path,
+            found=f"a file that cannot be read: {error.strerror}",
+            wanted="a readable file",
+        )
     )
 
 

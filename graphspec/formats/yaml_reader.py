@@ -58,7 +58,7 @@ class _Builder:
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
-        return self._scalars.construct_object(node)  # type: ignore[no-untyped-call]
+        return self._scalars.construct_object(node)
 
     def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str, Any]:
         data: dict[str, Any] = {}
@@ -71,7 +71,10 @@ class _Builder:
             if key in data:
                 first = self.lines[(*path, key)]
                 self._report(
-                    line, (*path, key), f"a second value (the first is on line {first})", "one value a key"
+                    line,
+                    (*path, key),
+                    f"a second value (the first is on line {first})",
+                    "one value a key",
                 )
                 continue
             data[key] = self.build(value_node, (*path, key), depth + 1)

@@ -13,6 +13,7 @@ none is the prefix of another. Stated rules:
 """
 
 import enum
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -75,7 +76,9 @@ def _refusal(value: Any, path: str) -> Problem:
     if isinstance(value, os.PathLike):
         hint = "a location must not enter a key: declare the field unkeyed, or key the content's digest"
     elif callable(value):
-        hint = "name the code instead (a dotted import name) and list its module for the source digest"
+        hint = (
+            "name the code instead (a dotted import name) and list its module for the source digest"
+        )
     else:
         hint = "give its shape, dtype or other plain facts instead"
     return Problem(
@@ -96,7 +99,7 @@ def _integer(value: int, path: str) -> tuple[bytes, bytes]:
 
 
 def _float(value: float, path: str) -> tuple[bytes, bytes]:
-    return b"f", (b"nan" if value != value else value.hex().encode())
+    return b"f", (b"nan" if math.isnan(value) else value.hex().encode())
 
 
 def _string(value: str, path: str) -> tuple[bytes, bytes]:

@@ -30,7 +30,11 @@ class Scope:
         """
         known = dict(flatten(factor_tree(spec, Stage.COMPILE)))
         chosen = {path: value for path, value in known.items() if self.covers(path)}
-        idle = [p for p in self.paths if not any(path == p or path.startswith(p + ".") for path in chosen)]
+        idle = [
+            p
+            for p in self.paths
+            if not any(path == p or path.startswith(p + ".") for path in chosen)
+        ]
         if idle:
             raise UndeclaredFactorError(
                 Problem(
@@ -79,12 +83,19 @@ class RecordingView:
         if is_config_class(type(value)):
             return RecordingView(value, self._scope, self._reads, path, self._keyed)
         if not self._scope.covers(path):
-            _refuse(path, "a read of this field", f"a read inside the scope {self._scope.paths}",
-                    "add the path to the unit's scope, so that the key covers it")
+            _refuse(
+                path,
+                "a read of this field",
+                f"a read inside the scope {self._scope.paths}",
+                "add the path to the unit's scope, so that the key covers it",
+            )
         if path not in self._keyed:
-            _refuse(path, "a read of a field that no COMPILE key contains",
-                    "a field declared keyed(Stage.COMPILE, ...)",
-                    "if compiled code depends on it, its declaration is wrong: change it there")
+            _refuse(
+                path,
+                "a read of a field that no COMPILE key contains",
+                "a field declared keyed(Stage.COMPILE, ...)",
+                "if compiled code depends on it, its declaration is wrong: change it there",
+            )
         self._reads.setdefault(path, value)
         return value
 
@@ -101,8 +112,12 @@ class RecordingView:
 
     def __eq__(self, other: object) -> NoReturn:
         where = self._path or "spec"
-        _refuse(where, "a comparison of a whole section", "comparisons of single fields",
-                "a whole section compares fields that the scope does not name")
+        _refuse(
+            where,
+            "a comparison of a whole section",
+            "comparisons of single fields",
+            "a whole section compares fields that the scope does not name",
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

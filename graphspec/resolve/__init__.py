@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from graphspec.config.engine import EngineConfig
+from graphspec.config.schedule import KSchedule
 from graphspec.errors import Problem, SpecError
 from graphspec.resolve.checks import check_spec
 from graphspec.resolve.model_facts import model_spec
 from graphspec.resolve.modes import mode_decision
 from graphspec.resolve.spec import EngineSpec, SpeculativeSpec
 from graphspec.resolve.speculative import speculative_spec
-from graphspec.config.schedule import KSchedule
 
 T = TypeVar("T")
 

@@ -8,7 +8,9 @@ def check_spec(spec: EngineSpec) -> list[Problem]:
     """Every rule that `spec` breaks."""
     problems = []
     schedule = spec.schedule
-    widest, requests = max((b * (1 + schedule.k_for(b)), b) for b in range(1, schedule.max_num_seqs + 1))
+    widest, requests = max(
+        (b * (1 + schedule.k_for(b)), b) for b in range(1, schedule.max_num_seqs + 1)
+    )
     budget = spec.scheduler.max_num_batched_tokens
     if widest > budget:
         problems.append(

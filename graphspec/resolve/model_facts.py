@@ -69,7 +69,10 @@ def locate_checkpoint(source: str) -> str:
     files = sorted(f for f in os.listdir(folder) if f.endswith(".gguf"))
     if len(files) != 1:
         raise _missing(
-            source, f"{len(files)} GGUF files in {folder}", "exactly one", "name the file by its path"
+            source,
+            f"{len(files)} GGUF files in {folder}",
+            "exactly one",
+            "name the file by its path",
         )
     return os.path.join(folder, files[0])
 
@@ -121,7 +124,9 @@ def _check(facts: Mapping[str, Any], source: str) -> None:
         if name not in facts:
             problems.append(_fact_problem(name, source, "nothing", "a value"))
         elif mismatch(facts[name], kind):
-            problems.append(_fact_problem(name, source, show(facts[name]), mismatch(facts[name], kind)))
+            problems.append(
+                _fact_problem(name, source, show(facts[name]), mismatch(facts[name], kind))
+            )
     if problems:
         raise SpecError(problems)
 

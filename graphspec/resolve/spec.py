@@ -10,7 +10,7 @@ from graphspec.config.model import ModelSpec
 from graphspec.config.parallel import ParallelConfig
 from graphspec.config.schedule import KSchedule
 from graphspec.config.scheduler import SchedulerConfig
-from graphspec.fields import Stage, config_class, keyed, unkeyed
+from graphspec.fields import Stage, config_class, evolve, keyed, unkeyed
 from graphspec.keys.factors import compute_hash, key_text
 from graphspec.speculators.base import SpeculatorConfig
 
@@ -66,6 +66,10 @@ class EngineSpec:
     def key_text(self, stage: Stage) -> bytes:
         """The canonical bytes behind `compute_hash`."""
         return key_text(self, stage)
+
+    def without_speculation(self) -> "EngineSpec":
+        """The same contract with drafting switched off. Units keep their keys; the capture plan is that of k = 0."""
+        return evolve(self, speculative=None)
 
     @property
     def num_speculative_tokens(self) -> int:

@@ -19,7 +19,9 @@ def speculative_spec(config: SpeculativeConfig | None, max_num_seqs: int) -> Spe
         method=config.method,
         num_speculative_tokens=config.num_speculative_tokens,
         schedule=dense_schedule(
-            config.num_speculative_tokens_per_batch_size, config.num_speculative_tokens, max_num_seqs
+            config.num_speculative_tokens_per_batch_size,
+            config.num_speculative_tokens,
+            max_num_seqs,
         ),
         speculator=_configure(cls, config),
     )

@@ -18,7 +18,9 @@ class NgramSpeculatorConfig(SpeculatorConfig):
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.ngram.NgramSpeculator"
     prefer_dense_token_history: ClassVar[bool] = True
 
-    prompt_lookup_min: int = unkeyed(minimum=1, doc="Shortest suffix that must match.", reason=_HOST)
+    prompt_lookup_min: int = unkeyed(
+        minimum=1, doc="Shortest suffix that must match.", reason=_HOST
+    )
     prompt_lookup_max: int = unkeyed(minimum=1, doc="Longest suffix looked up.", reason=_HOST)
 
     def problems(self) -> list[Problem]:
