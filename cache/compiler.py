@@ -34,6 +34,7 @@ _KEPT_VARIABLES = (
 
 _DRIVER = """#!/bin/sh
 # Stands before the C++ compiler: maps build paths to fixed names, so that equal units give equal bytes anywhere.
+# -s, because the table of local symbols names source files, whose names are hashes over build paths.
 maps=
 for argument in "$@"; do
   case "$argument" in
@@ -41,7 +42,7 @@ for argument in "$@"; do
     *.kernel.cpp) maps="$maps -ffile-prefix-map=$argument=/graphspec/kernel.cpp" ;;
   esac
 done
-exec {compiler} "$@" {flags} -ffile-prefix-map={torch}=/torch -ffile-prefix-map={build}=/graphspec $maps
+exec {compiler} "$@" -s {flags} -ffile-prefix-map={torch}=/torch -ffile-prefix-map={build}=/graphspec $maps
 """
 
 

@@ -53,12 +53,8 @@ class DiskStore:
         try:
             with open(path, "rb") as file:
                 data = file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return Lookup(outcome=Outcome.MISS, reason="nothing is stored under this key")
-        except IsADirectoryError:
-            return Lookup(outcome=Outcome.CORRUPT, reason="a folder lies where the entry should be")
         except OSError as error:
-            return Lookup(outcome=Outcome.ERROR, reason=f"{path}: {error.strerror}")
+            return _not_opened(path, error)
         try:
             entry = unpack(data)
         except EntryCorruptError as error:
@@ -77,17 +73,19 @@ class DiskStore:
             self._make_folders(os.path.dirname(path))
             try:
                 self._write(temporary, pack(entry))
-                _publish(temporary, path)
-                if self._durable:
-                    _sync_folder(os.path.dirname(path))
+                written = _publish(temporary, path)
+                if written and self._durable:
+                    self._sync_above(path)
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
-        except FileExistsError:
-            return Stored(written=False)
         except OSError as error:
             return Stored(written=False, reason=_why(error, self.root))
-        return Stored(written=True)
+        if written:
+            return Stored(written=True)
+        # The name is taken, but not always by this entry: by a colliding key, a folder, a dangling link.
+        found = self.look(entry.key)
+        return Stored(written=False, reason="" if found.entry is not None else found.reason)
 
     def entries(self) -> Iterator[tuple[str, Entry | None, int]]:
         """Path, header (None when unreadable; payload left empty) and size in bytes of every stored file."""
@@ -129,6 +127,12 @@ class DiskStore:
         finally:
             os.close(descriptor)
 
+    def _sync_above(self, path: str) -> None:
+        # A folder that was just made is itself only a name in the one above it.
+        folder = os.path.dirname(path)
+        for each in (folder, os.path.dirname(folder), self.root):
+            _sync_folder(each)
+
     def _quarantined(self, path: str, reason: str) -> Lookup:
         folder = os.path.join(self.root, "quarantine")
         target = os.path.join(folder, f"{os.path.basename(path)}.{unique_name()}")
@@ -142,17 +146,30 @@ class DiskStore:
         return Lookup(outcome=Outcome.CORRUPT, reason=reason)
 
 
-def _publish(temporary: str, path: str) -> None:
-    """Gives the complete file its name at once. A link fails where a name exists: the first writer wins, lock or no lock."""
+def _not_opened(path: str, error: OSError) -> Lookup:
+    if isinstance(error, IsADirectoryError):
+        return Lookup(outcome=Outcome.CORRUPT, reason="a folder lies where the entry should be")
+    if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ELOOP:
+        # A link that leads nowhere would be a miss for ever: no put can take its name.
+        if os.path.islink(path):
+            reason = "a symbolic link that leads nowhere lies where the entry should be"
+            return Lookup(outcome=Outcome.CORRUPT, reason=reason)
+        return Lookup(outcome=Outcome.MISS, reason="nothing is stored under this key")
+    return Lookup(outcome=Outcome.ERROR, reason=f"{path}: {error.strerror}")
+
+
+def _publish(temporary: str, path: str) -> bool:
+    """Gives the complete file its name at once; False where the name exists. The first writer wins, lock or no lock."""
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise
+        return False
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
             raise
-        # Without hard links (FAT, some network mounts) a rename is as atomic, but the last writer wins.
+        # Without hard links (FAT, FUSE, some network mounts) a rename is as atomic, but the last writer wins.
         os.rename(temporary, path)
+    return True
 
 
 def _header(path: str) -> Entry | None:
@@ -190,5 +207,6 @@ def _why(error: OSError, root: str) -> str:
         errno.EACCES: "permission is denied",
         errno.EPERM: "permission is denied",
         errno.ENOTDIR: "a file lies where a folder should be",
+        errno.EEXIST: "a file lies where a folder should be",
     }
     return f"{root}: {known.get(error.errno or 0, error.strerror or str(error))}"

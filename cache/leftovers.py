@@ -53,7 +53,7 @@ def sweep(folder: str) -> int:
 
 def _is_dead(name: str) -> bool:
     parts = name.split(".")
-    if len(parts) != 6 or parts[0] != _MARK or parts[1] != _host() or not parts[3].isdigit():
+    if len(parts) != 6 or parts[0] != _MARK or parts[1] != _host() or not parts[3].isdecimal():
         return False
     if parts[2] != _boot():
         return True

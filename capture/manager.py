@@ -104,24 +104,26 @@ class CaptureManager:
         """Captures every planned graph, largest first. On an error nothing stays captured."""
         self._require("capture", State.WARMED)
         graphs: dict[CaptureKey, Graph] = {}
+        addresses = self._present_addresses()
         with frozen_garbage():
             for key in self.plan.keys:
                 self._source.fill_example(key)
                 graphs[key] = self._backend.capture(partial(self._source.step, key))
                 if self._backend.executes_while_capturing:
                     self._eager[key] = [t.clone() for t in graphs[key].outputs]
+                if self._present_addresses() != addresses:
+                    # The graphs so far keep the old buffer, and no check at replay could tell.
+                    raise self._moved(addresses, f"after the capture of {key}", "before it")
                 listener(key)
         self._graphs = graphs
         self._captured = frozenset(graphs)
-        self._addresses = self._present_addresses()
+        self._addresses = addresses
         self._state = State.CAPTURED
 
     def verify(self) -> Sequence[Verified]:
         """Replays each graph once and compares its outputs with the eager run on the same inputs."""
         self._require("verify", State.CAPTURED)
-        results = [self._verified(key) for key in self.plan.keys]
-        self._eager.clear()
-        return results
+        return [self._verified(key) for key in self.plan.keys]
 
     def seal(self) -> None:
         """Ends capturing: from now on steps are replayed, or run with a named reason, and nothing is captured."""
@@ -149,24 +151,24 @@ class CaptureManager:
         if self._state is not State.SEALED:
             self._require("replay", State.SEALED)
         if self._present_addresses() != self._addresses:
-            self._report_moved()
+            self._state = State.STALE
+            raise self._moved(self._addresses, "at replay", "as at capture")
         return self._graphs[key].replay()
 
     def _present_addresses(self) -> dict[str, int]:
         return {name: t.data_ptr() for name, t in self._source.static_tensors().items()}
 
-    def _report_moved(self) -> None:
-        self._state = State.STALE
-        now = self._present_addresses()
-        raise CaptureError(
+    def _moved(self, before: Mapping[str, int], now: str, then: str) -> CaptureError:
+        present = self._present_addresses()
+        return CaptureError(
             Problem(
                 where=f"static buffer {name}",
-                found=f"address {now.get(name, 0):#x} at replay",
-                wanted=f"address {self._addresses.get(name, 0):#x} as at capture",
+                found=f"address {present.get(name, 0):#x} {now}",
+                wanted=f"address {before.get(name, 0):#x} {then}",
                 hint="write new values into the buffer with copy_, never put another tensor in its place",
             )
-            for name in sorted(now.keys() | self._addresses.keys())
-            if now.get(name) != self._addresses.get(name)
+            for name in sorted(present.keys() | before.keys())
+            if present.get(name) != before.get(name)
         )
 
     def _verified(self, key: CaptureKey) -> Verified:

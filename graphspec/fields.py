@@ -171,7 +171,7 @@ def mismatch(value: Any, annotation: Any) -> str:
     if origin is tuple:
         return _tuple_mismatch(value, typing.get_args(annotation))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return "" if isinstance(value, Mapping) else "a mapping"
+        return _mapping_mismatch(value, typing.get_args(annotation))
     if annotation is float:
         return "" if type(value) in (int, float) else "a number"
     if annotation in (bool, int, str):
@@ -179,6 +179,15 @@ def mismatch(value: Any, annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return "" if isinstance(value, annotation) else one_of(m.value for m in annotation)
     return "" if isinstance(value, origin or annotation) else f"a {annotation.__name__}"
+
+
+def _mapping_mismatch(value: Any, items: tuple[Any, ...]) -> str:
+    if not isinstance(value, Mapping):
+        return "a mapping"
+    if len(items) != 2:
+        return ""
+    wrong = (mismatch(k, items[0]) or mismatch(v, items[1]) for k, v in value.items())
+    return next((f"a mapping of {w}" for w in wrong if w), "")
 
 
 def _tuple_mismatch(value: Any, items: tuple[Any, ...]) -> str:

@@ -24,8 +24,9 @@ def show(value: Any) -> str:
         return "nothing (null)"
     try:
         text = repr(value)
-    except ValueError:  # int of more digits than Python agrees to print
-        text = "a very large number"
+    except (ValueError, RecursionError):
+        # An int of more digits, or a nesting of more levels, than Python agrees to print.
+        text = "a value too large to show"
     if len(text) > _SHOWN_CHARACTERS:
         text = text[:_SHOWN_CHARACTERS] + "..."
     return f"{text} ({kind})"

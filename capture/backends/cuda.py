@@ -89,8 +89,8 @@ class CudaBackend:
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture that failed, so that the stream does not stay in capture mode."""
-        # An invalidated capture reports its own error on end; the first error is already on its way.
-        with contextlib.suppress(RuntimeError):
+        # An invalidated capture raises on end and an empty one warns; the first error is already on its way.
+        with contextlib.suppress(Exception):
             graph.capture_end()
         graph.reset()
 

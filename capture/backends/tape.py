@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
 _HOST_READS = frozenset(
-    "tolist numpy item __bool__ __int__ __float__ __index__ __array__ __dlpack__ __complex__ cpu".split()
+    "tolist numpy item __bool__ __int__ __float__ __index__ __array__ __dlpack__ __complex__ __repr__ cpu".split()
 )
+_INDEXING = frozenset((torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_))
 _active = threading.local()
 
 
@@ -33,12 +34,16 @@ class _Slot:
 
 @attrs.frozen(kw_only=True)
 class _Node:
-    """One recorded operation: flat arguments with slots, where its outputs go, and which slots end here."""
+    """One recorded operation: flat arguments with slots, where its outputs go, and which slots end here.
+
+    `shapes` has the shapes of an opaque operation's outputs; those of torch's own follow from their inputs.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     structure: Any
     outputs: tuple[int, ...]
+    shapes: Sequence[torch.Size] | None = None
     releases: tuple[int, ...] = ()
 
 
@@ -73,7 +78,10 @@ class TapeGraph:
             args, kwargs = tree_unflatten(flat, node.structure)
             made = node.function(*args, **kwargs)
             if node.outputs:
-                for slot, value in zip(node.outputs, _tensors_of(made), strict=True):
+                tensors = _tensors_of(made)
+                if node.shapes is not None and [t.shape for t in tensors] != node.shapes:
+                    raise _changed(str(node.function), [t.shape for t in tensors], node.shapes)
+                for slot, value in zip(node.outputs, tensors, strict=True):
                     values[slot] = value
             for ended in node.releases:
                 values[ended] = None
@@ -85,13 +93,8 @@ class TapeGraph:
     def _deliver(self, made: torch.Tensor, static: torch.Tensor) -> None:
         if made.shape != static.shape or made.dtype is not static.dtype:
             # copy_ would broadcast or convert without a word.
-            raise CaptureIllegalError(
-                Problem(
-                    where="tape output",
-                    found=f"{made.dtype} {tuple(made.shape)} at replay",
-                    wanted=f"{static.dtype} {tuple(static.shape)} as recorded",
-                    hint="an opaque operation returns other shapes than it did; its output must be static",
-                )
+            raise _changed(
+                "tape output", f"{made.dtype} {made.shape}", f"{static.dtype} {static.shape}"
             )
         static.copy_(made)
 
@@ -152,7 +155,7 @@ class _Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        self._refuse_illegal(func, kwargs)
+        self._refuse_illegal(func, args, kwargs)
         flat, structure = tree_flatten((tuple(args), kwargs))
         arguments = tuple(self._argument(a) for a in flat)
         self.inside = True
@@ -160,9 +163,15 @@ class _Recorder(TorchDispatchMode):
             made = func(*args, **kwargs)
         finally:
             self.inside = False
-        outputs = tuple(self._slot(t) for t in _tensors_of(made))
+        tensors = _tensors_of(made)
         self._nodes.append(
-            _Node(function=func, arguments=arguments, structure=structure, outputs=outputs)
+            _Node(
+                function=func,
+                arguments=arguments,
+                structure=structure,
+                outputs=tuple(self._slot(t) for t in tensors),
+                shapes=None if func.namespace == "aten" else [t.shape for t in tensors],
+            )
         )
         return made
 
@@ -177,21 +186,27 @@ class _Recorder(TorchDispatchMode):
             self._alive.append(tensor)
         return self._slot_of[id(tensor)]
 
-    def _refuse_illegal(self, func: Any, kwargs: Mapping[str, Any]) -> None:
-        tags = func.tags
-        if torch.Tag.data_dependent_output in tags:
+    def _refuse_illegal(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        if torch.Tag.data_dependent_output in func.tags:
             raise illegal(str(func), "a read of a tensor's value by the host")
-        if torch.Tag.dynamic_output_shape in tags:
-            raise illegal(str(func), "an output whose shape depends on data")
+        if _shape_depends_on_data(func, args, kwargs):
+            raise illegal(str(func), "a shape that depends on data")
         if func is torch.ops.aten.lift_fresh.default:
             raise illegal(
                 str(func), "a tensor made from Python values, which a replay would not make anew"
             )
         if (
-            torch.Tag.nondeterministic_seeded in tags
-            and kwargs.get("generator") not in self._generators
+            torch.Tag.nondeterministic_seeded in func.tags
+            and _argument_named("dropout_p", func, args, kwargs) != 0.0
+            and not self._is_registered(kwargs.get("generator"))
         ):
             raise illegal(str(func), "random numbers from a generator that is not registered")
+
+    def _is_registered(self, generator: torch.Generator | None) -> bool:
+        # The dispatcher wraps a generator anew for each call, so neither `is` nor == finds it.
+        return generator is not None and generator._cdata in [g._cdata for g in self._generators]
 
     def graph(self, outputs: Sequence[torch.Tensor]) -> TapeGraph:
         results = [(t, self._slot_of.get(id(t))) for t in outputs]
@@ -230,6 +245,35 @@ def _tensors_of(made: Any) -> Sequence[torch.Tensor]:
     if isinstance(made, torch.Tensor):
         return (made,)
     return [t for t in tree_flatten(made)[0] if isinstance(t, torch.Tensor)]
+
+
+def _shape_depends_on_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    if func.overloadpacket in _INDEXING:
+        # Only a mask selects as many positions as its data says. Writing by mask makes the same list of positions.
+        return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    return _argument_named("output_size", func, args, kwargs) is None
+
+
+def _argument_named(name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a call gives to a parameter, by position, by name or by default; None when it has no such parameter."""
+    for at, parameter in enumerate(func._schema.arguments):
+        if parameter.name == name:
+            return args[at] if at < len(args) else kwargs.get(name, parameter.default_value)
+    return None
+
+
+def _changed(where: str, found: Any, wanted: Any) -> CaptureIllegalError:
+    # Neither copy_ nor most operations would object: they broadcast or convert without a word.
+    return CaptureIllegalError(
+        Problem(
+            where=where,
+            found=f"{found} at replay",
+            wanted=f"{wanted} as recorded",
+            hint="an opaque operation returns other shapes than it did; its output must be static",
+        )
+    )
 
 
 def illegal(operation: str, what: str) -> CaptureIllegalError:

@@ -60,22 +60,36 @@ def _wrong(value: Any, wanted: str, hint: str = "") -> SpecError:
 
 
 def _leaf(value: Any, annotation: Any) -> Any:
+    items = typing.get_args(annotation)
+    if isinstance(value, Mapping) and len(items) == 2:
+        # A copy, so that what the caller does to the data later does not reach a frozen config.
+        value = dict(value)
+        _check_mapping(value, items)
     wanted = mismatch(value, annotation)
     if wanted:
         raise _wrong(value, wanted)
-    if isinstance(value, Mapping):
-        _check_mapping(value, typing.get_args(annotation))
     return value
 
 
 def _check_mapping(value: Mapping[Any, Any], items: tuple[Any, ...]) -> None:
     found = [
-        Problem(where=str(k), found=show(v), wanted=mismatch(v, items[1]))
+        Problem(
+            where=_key(k), found="this key", wanted=f"keys that are each {mismatch(k, items[0])}"
+        )
+        for k in value
+        if mismatch(k, items[0])
+    ]
+    found += [
+        Problem(where=_key(k), found=show(v), wanted=mismatch(v, items[1]))
         for k, v in value.items()
-        if len(items) == 2 and mismatch(v, items[1])
+        if mismatch(v, items[1])
     ]
     if found:
         raise SpecError(found)
+
+
+def _key(name: Any) -> str:
+    return name if isinstance(name, str) else show(name)
 
 
 def _enum(value: Any, cls: type[enum.Enum]) -> enum.Enum:
@@ -160,8 +174,8 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
 
 def _unknown(name: Any, cls: type) -> Problem:
     return Problem(
-        where=str(name),
+        where=_key(name),
         found="an unknown key",
         wanted=f"one of the fields of {cls.__name__}",
-        hint=did_you_mean(str(name), policies(cls)),
+        hint=did_you_mean(_key(name), policies(cls)),
     )

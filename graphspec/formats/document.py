@@ -21,7 +21,9 @@ class Document:
 
     def locate(self, problems: Iterable[Problem]) -> SpecError:
         """The problems with file and line in front of their dotted paths, in the order of the file."""
-        found = [(self._line(p.where), p) for p in problems]
+        by_text = {".".join(map(str, path)): line for path, line in self.lines.items() if path}
+        # A key that itself holds a dot is found by its text; any other path by its parts.
+        found = [(by_text.get(p.where) or self._line(p.where), p) for p in problems]
         found.sort(key=lambda pair: pair[0])
         return SpecError(
             attrs.evolve(
@@ -31,7 +33,7 @@ class Document:
         )
 
     def _line(self, where: str) -> int:
-        path = _split(where)
+        path = _split(where.partition(": ")[0])
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)

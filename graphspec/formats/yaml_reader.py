@@ -10,6 +10,14 @@ from graphspec.text import show
 
 _MAX_DEPTH = 32
 _MAX_NODES = 100_000
+_STANDARD = "tag:yaml.org,2002:"
+_TAGS = {
+    yaml.MappingNode: frozenset({_STANDARD + "map"}),
+    yaml.SequenceNode: frozenset({_STANDARD + "seq"}),
+    yaml.ScalarNode: frozenset(
+        _STANDARD + kind for kind in ("null", "bool", "int", "float", "str", "timestamp")
+    ),
+}
 
 
 def read_yaml(text: str, source: str) -> Document:
@@ -54,20 +62,37 @@ class _Builder:
             # An alias that contains itself never ends, and nested aliases multiply.
             raise ValueError(f"more than {_MAX_DEPTH} levels or {_MAX_NODES} values")
         self.lines[path] = node.start_mark.line + 1
+        if node.tag not in _TAGS[type(node)]:
+            # Building such a value as if it had no tag would be something else than what was written.
+            tag = node.tag.replace(_STANDARD, "!!")
+            self._report(self.lines[path], path, f"the tag {tag}", "plain values without tags")
+            return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
-        return self._scalars.construct_object(node)
+        return self._scalar(node, path)
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        try:
+            return self._scalars.construct_object(node)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            # What PyYAML lets through when a value does not fit its tag: a 13th month, !!bool maybe, !!int of nothing.
+            kind = node.tag.replace(_STANDARD, "")
+            line = node.start_mark.line + 1
+            self._report(line, path, show(node.value), f"text that reads as {kind}")
+            return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            key = self.build(key_node, (), depth + 1)
-            if not isinstance(key, str):
-                self._report(line, path, f"the key {show(key)}", "keys that are strings")
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _STANDARD + "str":
+                kind = key_node.tag.replace(_STANDARD, "")
+                shown = f" {key_node.value!r}" if isinstance(key_node, yaml.ScalarNode) else ""
+                self._report(line, path, f"a key{shown} of kind {kind}", "keys that are strings")
                 continue
+            key = key_node.value
             if key in data:
                 first = self.lines[(*path, key)]
                 self._report(

@@ -15,12 +15,13 @@ none is the prefix of another. Stated rules:
 import enum
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from graphspec.errors import KeyFactorError, Problem
+from graphspec.text import show
 
 EPOCH = 1
 """Number of this encoding. It is part of every key; a change of the rules above raises it."""
@@ -32,7 +33,16 @@ def encode(value: Any) -> bytes:
     >>> encode({"k": 4, "modes": ("full", True)})
     b'd42:s1:ki1:4s5:modest14:s4:fullb1:1'
     """
-    return b"".join(_parts(value, "value"))
+    try:
+        return _one(value, "value")
+    except RecursionError:
+        raise KeyFactorError(
+            Problem(
+                where="value",
+                found="a value that contains itself, or is nested too deep",
+                wanted="a value of finite and moderate depth",
+            )
+        ) from None
 
 
 def _frame(tag: bytes, body: bytes) -> bytes:
@@ -58,7 +68,7 @@ def _composite(value: Any, path: str) -> tuple[bytes, bytes]:
         named = {a.name: getattr(value, a.name) for a in attrs.fields(type(value))}
         return b"o", _one(_class_name(type(value)), path) + _one(named, path)
     if isinstance(value, Mapping):
-        pairs = sorted((_one(k, f"{path} key"), _one(v, f"{path}.{k}")) for k, v in value.items())
+        pairs = sorted((_one(k, f"{path} key"), _one(v, _below(path, k))) for k, v in value.items())
         return b"d", b"".join(k + v for k, v in pairs)
     if isinstance(value, frozenset | set):
         return b"S", b"".join(sorted(_one(v, f"{path} member") for v in value))
@@ -69,6 +79,10 @@ def _composite(value: Any, path: str) -> tuple[bytes, bytes]:
     if _class_name(type(value)) == "torch.dtype":
         return b"y", str(value).encode()
     raise KeyFactorError(_refusal(value, path))
+
+
+def _below(path: str, key: Any) -> str:
+    return f"{path}.{key}" if isinstance(key, str) else f"{path}[{show(key)}]"
 
 
 def _refusal(value: Any, path: str) -> Problem:
@@ -128,10 +142,10 @@ _LEAVES: Mapping[type, Callable[[Any, str], tuple[bytes, bytes]]] = {
 
 @attrs.frozen
 class EnumName:
-    """What `decode` gives for an enum: its class and member by name."""
+    """What `decode` gives for an enum: its class and member by name. A flag without bits has no name."""
 
     cls: str
-    member: str
+    member: str | None
 
 
 @attrs.frozen
@@ -139,7 +153,8 @@ class Record:
     """What `decode` gives for an attrs object: its class name and its fields."""
 
     cls: str
-    fields: Mapping[str, Any]
+    # A mapping has no hash; without it records can still be members of a set.
+    fields: Mapping[str, Any] = attrs.field(hash=False)
 
 
 @attrs.frozen
@@ -160,7 +175,7 @@ def decode(data: bytes) -> Any:
             raise ValueError(f"{len(data) - end} bytes follow the value")
         if encode_decoded(value) != data:
             raise ValueError("the bytes are not in canonical form")
-    except (ValueError, IndexError, RecursionError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, IndexError, RecursionError, TypeError, OverflowError) as error:
         raise KeyFactorError(
             Problem(where="encoded key text", found=str(error), wanted="one canonical value")
         ) from None
@@ -216,11 +231,25 @@ def _mapping(body: bytes) -> Mapping[Any, Any]:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
-def _pair(body: bytes) -> Sequence[Any]:
+def _named(body: bytes) -> tuple[str, Any]:
     items = _sequence(body)
-    if len(items) != 2:
+    if len(items) != 2 or not isinstance(items[0], str):
         raise ValueError("a class name and one value were expected")
-    return items
+    return items[0], items[1]
+
+
+def _enum_name(body: bytes) -> EnumName:
+    cls, member = _named(body)
+    if not isinstance(member, str | None):
+        raise ValueError("the name of an enum's member was expected")
+    return EnumName(cls, member)
+
+
+def _record(body: bytes) -> Record:
+    cls, fields = _named(body)
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+        raise ValueError("fields by name were expected")
+    return Record(cls, fields)
 
 
 _BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
@@ -231,8 +260,8 @@ _BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
     b"f": lambda body: float("nan") if body == b"nan" else float.fromhex(body.decode()),
     b"s": lambda body: body.decode("utf-8"),
     b"x": bytes,
-    b"e": lambda body: EnumName(*_pair(body)),
-    b"o": lambda body: Record(*_pair(body)),
+    b"e": _enum_name,
+    b"o": _record,
     b"y": lambda body: DtypeName(body.decode()),
     b"d": _mapping,
     b"S": lambda body: frozenset(_sequence(body)),

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import attrs
 
 from graphspec.errors import Problem, UndeclaredFactorError
-from graphspec.fields import Stage, is_config_class, policies
+from graphspec.fields import Stage, field_types, is_config_class, policies
 from graphspec.keys.factors import factor_tree, flatten
 
 
@@ -21,6 +21,10 @@ class Scope:
     def covers(self, path: str) -> bool:
         """True when `path` is one of the paths or lies below one."""
         return any(path == p or path.startswith(p + ".") for p in self.paths)
+
+    def reaches(self, path: str) -> bool:
+        """True when a path of the scope is `path`, lies below it or above it."""
+        return self.covers(path) or any(p.startswith(path + ".") for p in self.paths)
 
     def factors(self, spec: Any) -> Mapping[str, Any]:
         """The COMPILE factors of `spec` that lie in this scope, by dotted path: part of the unit's key.
@@ -81,6 +85,15 @@ class RecordingView:
         path = f"{self._path}.{name}" if self._path else name
         value = getattr(section, name)
         if is_config_class(type(value)):
+            # Whether such a section is there, and of which class, is a choice of the config: reading it is a read.
+            chosen = field_types(type(section))[name] is not type(value)
+            if chosen and not self._scope.reaches(path):
+                _refuse(
+                    path,
+                    "a read of a section that may be absent or of another class",
+                    f"a read inside the scope {self._scope.paths}",
+                    "add the path to the unit's scope, so that the key covers it",
+                )
             return RecordingView(value, self._scope, self._reads, path, self._keyed)
         if not self._scope.covers(path):
             _refuse(

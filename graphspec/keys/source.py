@@ -7,9 +7,11 @@ modules is an error, so that the list cannot be short.
 
 import hashlib
 import importlib.util
+import logging
 import os
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -30,11 +32,23 @@ _OWN_FILES = frozenset(
 # The watching machinery itself: it runs inside every trace and decides nothing about the graph.
 
 
+_ASIDE = frozenset(
+    (
+        "<frozen importlib._bootstrap>",
+        "<frozen importlib._bootstrap_external>",
+        str(logging.__file__),
+        str(warnings.__file__),
+    )
+)
+"""Files whose callees say nothing about the graph: imports, log calls and warnings."""
+
+
 def module_file(name: str) -> str:
     """The file that holds a module's code, found without running it. Raises `KeyFactorError` when there is none."""
     try:
         spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):
+        # ValueError: a module without a spec, such as a script's __main__.
         spec = None
     if spec is None or not spec.origin or not os.path.isfile(spec.origin):
         raise KeyFactorError(
@@ -64,11 +78,19 @@ def source_digest(modules: Sequence[str]) -> Mapping[str, str]:
 def watched_files(seen: set[str]) -> Iterator[None]:
     """Adds to `seen` the file of every Python function that runs inside the block on this thread.
 
-    Module bodies are left out: what an import runs is not what the graph is made from.
+    Left out is what runs below an import, a log call or a warning: module bodies, import hooks and handlers of the host
+    application, which torch reaches while it traces. A graph is not made from them.
     """
 
+    # Above the caller anything may stand: a script that is being imported, a log handler that warms an engine.
+    caller = sys._getframe(2)
+
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_name != "<module>":
+        if (
+            event == "call"
+            and frame.f_code.co_filename not in seen
+            and not _is_aside(frame, caller)
+        ):
             seen.add(frame.f_code.co_filename)
 
     before: Callable[..., Any] | None = sys.getprofile()
@@ -77,6 +99,14 @@ def watched_files(seen: set[str]) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before)
+
+
+def _is_aside(frame: FrameType | None, caller: FrameType) -> bool:
+    while frame is not None and frame is not caller:
+        if frame.f_code.co_filename in _ASIDE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def check_files(seen: set[str], modules: Sequence[str], unit: str) -> None:

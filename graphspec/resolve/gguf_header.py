@@ -62,7 +62,7 @@ def read_gguf_header(path: str, *, texts: bool = False) -> GGUFHeader:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             return _Cursor(data, path, texts).header()
-    except (OSError, ValueError, struct.error, UnicodeDecodeError, KeyError) as error:
+    except (OSError, ValueError, OverflowError, struct.error, KeyError) as error:
         raise EnvironmentProblem(
             Problem(
                 where=path,
@@ -94,6 +94,8 @@ class _Cursor:
             metadata[key] = self._value(self._scalar(_U32), 0)
         infos = [self._tensor() for _ in range(tensor_count)]
         alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment < 1:
+            raise ValueError(f"an alignment of {alignment!r}")
         base = -(-self._at // alignment) * alignment
         return GGUFHeader(
             path=self._path,
@@ -139,6 +141,8 @@ class _Cursor:
         at, data, read = self._at, self._data, _U64.unpack_from
         for _ in range(count):
             at += 8 + read(data, at)[0]
+        if at > len(data):
+            raise ValueError(f"an array at byte {self._at} runs past the end")
         self._at = at
         return range(count)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphspec.config.model import ModelConfig, ModelSpec
 from graphspec.errors import EnvironmentProblem, Problem, SpecError
-from graphspec.fields import mismatch
+from graphspec.fields import mismatch, out_of_bounds, policies
 from graphspec.resolve.gguf_header import GGUFHeader, read_gguf_header
 from graphspec.text import did_you_mean, show
 
@@ -57,7 +57,10 @@ def locate_checkpoint(source: str) -> str:
             return source
         raise _missing(source, "nothing at that path", "a .gguf file or a Hugging Face folder", "")
     name = source[len(_PACKAGE) :]
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:  # a module without a spec, such as a script's __main__
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise _missing(
             source,
@@ -101,12 +104,13 @@ def model_spec(config: ModelConfig) -> ModelSpec:
     facts.update(config.hf_overrides)
     _check(facts, config.source)
     longest = facts.pop("max_position_embeddings")
-    return ModelSpec(
-        source=config.source,
-        dtype=config.dtype,
-        max_model_len=_max_model_len(config.max_model_len, longest),
-        **facts,
-    )
+    length = _max_model_len(config.max_model_len, longest)
+    try:
+        return ModelSpec(source=config.source, dtype=config.dtype, max_model_len=length, **facts)
+    except SpecError as error:
+        raise SpecError(
+            _fact_problem(p.where, config.source, p.found, p.wanted) for p in error.problems
+        ) from None
 
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -119,14 +123,16 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def _check(facts: Mapping[str, Any], source: str) -> None:
-    problems = []
+    problems, declared = [], policies(ModelSpec)
     for name, kind in _WANTED.items():
         if name not in facts:
             problems.append(_fact_problem(name, source, "nothing", "a value"))
-        elif mismatch(facts[name], kind):
-            problems.append(
-                _fact_problem(name, source, show(facts[name]), mismatch(facts[name], kind))
-            )
+            continue
+        wrong = mismatch(facts[name], kind)
+        if not wrong and name in declared:
+            wrong = out_of_bounds(facts[name], declared[name])
+        if wrong:
+            problems.append(_fact_problem(name, source, show(facts[name]), wrong))
     if problems:
         raise SpecError(problems)
 
@@ -136,7 +142,7 @@ def _fact_problem(name: str, source: str, found: str, wanted: str) -> Problem:
         where=f"model.source: {name} in the config of {source}",
         found=found,
         wanted=wanted,
-        hint=f"set it under model.hf_overrides.{name}",
+        hint=f"set it under model.hf_overrides.{name}" if name in _WANTED else "",
     )
 
 
@@ -167,13 +173,13 @@ def _gguf_facts(header: GGUFHeader) -> Mapping[str, Any]:
         if f"{architecture}.{key}" in header.metadata:
             facts[name] = header.metadata[f"{architecture}.{key}"]
     tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if "vocab_size" not in facts and tokens is not None:
+    if "vocab_size" not in facts and isinstance(tokens, range | tuple):
         facts["vocab_size"] = len(tokens)
     facts["tie_word_embeddings"] = "output.weight" not in header.tensors
     facts["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
     if f"{architecture}.rope.scaling.type" in header.metadata:
         facts["rope_type"] = header.metadata[f"{architecture}.rope.scaling.type"]
-    return facts
+    return _with_derived(facts)
 
 
 def _hugging_face_facts(path: str) -> Mapping[str, Any]:
@@ -197,9 +203,15 @@ def _hugging_face_facts(path: str) -> Mapping[str, Any]:
         facts["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
         if "rope_theta" in rope:
             facts["rope_theta"] = rope["rope_theta"]
-    if "num_attention_heads" in facts:
-        facts.setdefault("num_key_value_heads", facts["num_attention_heads"])
-        if "hidden_size" in facts and facts["num_attention_heads"]:
-            facts.setdefault("head_dim", facts["hidden_size"] // facts["num_attention_heads"])
+    return _with_derived(facts)
+
+
+def _with_derived(facts: dict[str, Any]) -> Mapping[str, Any]:
+    """The facts with what both formats leave out when it follows from others."""
+    heads, width = facts.get("num_attention_heads"), facts.get("hidden_size")
+    if heads is not None:
+        facts.setdefault("num_key_value_heads", heads)
+    if type(heads) is int and type(width) is int and heads > 0:
+        facts.setdefault("head_dim", width // heads)
     facts.setdefault("rope_theta", 10000.0)
     return facts

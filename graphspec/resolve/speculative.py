@@ -2,6 +2,7 @@
 
 from graphspec.config.schedule import dense_schedule
 from graphspec.config.speculative import SpeculativeConfig
+from graphspec.errors import SpecError
 from graphspec.resolve.spec import SpeculativeSpec
 from graphspec.speculators.base import SpeculatorConfig
 from graphspec.speculators.ngram import NgramSpeculatorConfig
@@ -31,8 +32,11 @@ def _configure(cls: type[SpeculatorConfig], config: SpeculativeConfig) -> Specul
     if not issubclass(cls, NgramSpeculatorConfig):
         return cls()
     low, high = config.prompt_lookup_min, config.prompt_lookup_max
-    # One given value stands for both.
-    return cls(
-        prompt_lookup_min=low or high or _DEFAULT_WINDOW,
-        prompt_lookup_max=high or low or _DEFAULT_WINDOW,
-    )
+    try:
+        # One given value stands for both.
+        return cls(
+            prompt_lookup_min=low or high or _DEFAULT_WINDOW,
+            prompt_lookup_max=high or low or _DEFAULT_WINDOW,
+        )
+    except SpecError as error:
+        raise SpecError(p.under("speculative") for p in error.problems) from None

@@ -1,0 +1,205 @@
+"""Artifacts: a loaded library gives eager results for the inputs it was compiled for, and refuses all others."""
+
+import os
+import site
+import tempfile
+
+import attrs
+import pytest
+import torch
+from graphspec.cache.artifact import Artifact, load_artifact
+from graphspec.cache.disk import DiskStore
+from graphspec.cache.load import keyed_units, load_or_compile
+from graphspec.cache.locks import KeyLocks
+from graphspec.cache.store import Outcome
+from support.processes import run_python
+from support.toy import NAME, WIDTH, build_mix, build_scale, program
+
+from graphspec.errors import CacheError, SignatureError
+
+MOST = 32
+"""The largest number of rows that the toy's units were compiled for: the tiny spec's max_num_batched_tokens."""
+
+
+@pytest.fixture
+def toy_spec(tiny_spec):
+    return attrs.evolve(tiny_spec, program=NAME)
+
+
+@pytest.fixture
+def compiled(toy_spec, shared_cache):
+    """Artifacts of the toy's two units, compiled at most once in a run."""
+    root = str(shared_cache)
+    units = program(toy_spec).units()
+    return load_or_compile(units, toy_spec, DiskStore(root), KeyLocks(root))[0]
+
+
+def stored(spec, root):
+    """The stored entries of the toy's units, by unit name."""
+    store = DiskStore(str(root))
+    found = {k.unit.name: store.get(k.key) for k in keyed_units(program(spec).units(), spec)}
+    assert {f.outcome for f in found.values()} == {Outcome.HIT}
+    return {name: f.entry for name, f in found.items()}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, MOST - 1, MOST])
+def test_results_equal_eager_over_the_whole_range(compiled, toy_spec, rows):
+    """At one row, at the maximum, and between, a compiled unit gives what its source gives."""
+    torch.manual_seed(rows)
+    x, w = torch.randn(rows, WIDTH), torch.randn(WIDTH, WIDTH)
+    torch.testing.assert_close(compiled["scale"](x), [build_scale(toy_spec)(x)])
+    torch.testing.assert_close(compiled["mix"](x, w), list(build_mix(toy_spec)(x, w)))
+
+
+def good():
+    return {"x": torch.ones(4, WIDTH), "w": torch.ones(WIDTH, WIDTH)}
+
+
+WRONG = {
+    "dtype": ("x", lambda t: t.double(), "float64"),
+    "whole numbers": ("x", lambda t: t.long(), "int64"),
+    "rank": ("x", lambda t: t[0], r"\(8,\)"),
+    "rank above": ("x", lambda t: t[None], r"\(1, 4, 8\)"),
+    "no rows": ("x", lambda t: t[:0], "rows from 1 to 32"),
+    "too many rows": ("x", lambda t: t.repeat(9, 1), "rows from 1 to 32"),
+    "static size": ("x", lambda t: t[:, :7].contiguous(), r"\(4, 7\)"),
+    "layout": ("x", lambda t: t.repeat(1, 2)[:, ::2], r"strides \(16, 2\)"),
+    "weight of another size": ("w", lambda t: torch.ones(WIDTH, WIDTH + 1), r"\(8, 9\)"),
+    "device": ("x", lambda t: t.to("meta"), "meta"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_input_is_refused_by_name(compiled, name, change, said):
+    """An input that the library was not compiled for never reaches it: the error names unit, input and both shapes."""
+    inputs = good()
+    inputs[name] = change(inputs[name])
+    with pytest.raises(SignatureError, match=said) as caught:
+        compiled["mix"](inputs["x"], inputs["w"])
+    (problem,) = caught.value.problems
+    assert problem.where == f"unit mix: input {name}"
+    assert "contiguous torch.float32" in problem.wanted
+
+
+def test_a_transposed_weight_is_refused(compiled):
+    """Equal shape and dtype do not suffice: the library would read the elements in another order."""
+    with pytest.raises(SignatureError, match=r"input w.*strides"):
+        compiled["mix"](good()["x"], torch.randn(WIDTH, WIDTH).t())
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_wrong_number_of_inputs_is_refused(compiled, count):
+    """A call with too few or too many tensors names the unit and both numbers."""
+    with pytest.raises(SignatureError, match=f"unit mix: the call.*{count} tensors.*2 tensors"):
+        compiled["mix"](*[torch.ones(4, WIDTH)] * count)
+
+
+def test_inputs_that_disagree_on_a_dynamic_size_are_refused():
+    """A dimension of one name has one size in a call; the error says which input had set it."""
+    signature = [{"name": n, "dtype": "float32", "shape": [("rows", 1, 8), 2]} for n in ("a", "b")]
+    artifact = Artifact("pair", signature, "cpu", runner=None)
+    with pytest.raises(
+        SignatureError, match=r"unit pair: input b.*rows=3, set by an earlier input"
+    ):
+        artifact(torch.ones(3, 2), torch.ones(4, 2))
+
+
+def test_bytes_that_are_no_library_are_an_error_of_the_cache(compiled, toy_spec, shared_cache):
+    """A payload that cannot be loaded names the unit; it is neither a crash nor another library."""
+    entry = stored(toy_spec, shared_cache)["scale"]
+    with pytest.raises(CacheError, match="unit scale: found its library does not load"):
+        load_artifact(attrs.evolve(entry, payload=b"\x7fELF and nothing more"))
+
+
+def test_loading_imports_no_compiler(compiled, shared_cache, tiny_checkpoint):
+    """A warm start in a new process loads and runs both units without inductor, Dynamo or sympy."""
+    printed = run_python(
+        """
+        import os, sys, torch
+        import attrs
+        from graphspec.cache.disk import DiskStore
+        from graphspec.cache.load import load_or_compile
+        from graphspec.cache.locks import KeyLocks
+        from graphspec.config.engine import EngineConfig
+        from support.toy import NAME, program
+        spec = EngineConfig.from_dict({
+            "model": {"source": os.environ["TINY"], "max_model_len": 128},
+            "scheduler": {"max_num_seqs": 4, "max_num_batched_tokens": 32},
+            "kv_cache": {"block_size": 8, "num_blocks": 128},
+            "speculative": {"method": "ngram", "num_speculative_tokens": 2},
+            "program": NAME,
+        }).resolve()
+        root = os.environ["ROOT"]
+        found, results = load_or_compile(program(spec).units(), spec, DiskStore(root), KeyLocks(root))
+        out, sums = found["mix"](*found["scale"](torch.zeros(3, 8)), torch.eye(8))
+        print([r.outcome.value for r in results], sums.tolist())
+        print([m for m in ("torch._inductor", "torch._dynamo", "sympy") if m in sys.modules])
+        """,
+        ROOT=str(shared_cache),
+        TINY=str(tiny_checkpoint),
+    )
+    assert printed.splitlines() == ["['hit', 'hit'] [8.0, 8.0, 8.0]", "[]"]
+
+
+def test_a_library_never_stands_in_for_one_loaded_before(compiled, toy_spec, shared_cache):
+    """Each of two libraries gives its own results although the first was dropped before the second was loaded.
+
+    The loader knows a library by its path, and a memory file's path is its descriptor's number: were the first one's
+    closed, the second would get its number, and the loader would hand out the first library again.
+    """
+    paths = [
+        DiskStore(str(shared_cache)).path_of(e.key) for e in stored(toy_spec, shared_cache).values()
+    ]
+    printed = run_python(
+        """
+        import gc, os, torch
+        from graphspec.cache.artifact import load_artifact
+        from graphspec.cache.entry import unpack
+
+        def load(path):
+            with open(path, "rb") as file:
+                return load_artifact(unpack(file.read()))
+
+        scale, mix = os.environ["PATHS"].split(os.pathsep)
+        for _ in range(2):
+            artifact = load(scale)
+            print(len(artifact(torch.ones(2, 8))))
+            del artifact
+            gc.collect()
+            artifact = load(mix)
+            print([t.sum().item() for t in artifact(torch.ones(2, 8), torch.eye(8))])
+            del artifact
+            gc.collect()
+        """,
+        PATHS=os.pathsep.join(paths),
+    )
+    assert printed.splitlines() == ["1", "[16.0, 16.0]"] * 2
+
+
+def test_the_payload_contains_no_path_of_the_build(compiled, toy_spec, shared_cache):
+    """A library tells nothing of the machine it was built on: its bytes could come from any."""
+    private = {tempfile.gettempdir(), os.path.expanduser("~"), os.getcwd(), *site.getsitepackages()}
+    private |= {os.path.dirname(torch.__file__), str(shared_cache)}
+    for name, entry in stored(toy_spec, shared_cache).items():
+        payload = bytes(entry.payload)
+        assert [p for p in private if len(p) > 3 and p.encode() in payload] == [], name
+
+
+def test_what_the_trace_read_is_stored(compiled, toy_spec, shared_cache):
+    """An entry names the fields of the spec that its unit read, its outputs, and what compiled it."""
+    entries = stored(toy_spec, shared_cache)
+    assert entries["scale"].metadata["reads"] == ["model.rms_norm_eps"]
+    assert entries["mix"].metadata["reads"] == []
+    assert [entries[n].metadata["outputs"] for n in ("scale", "mix")] == [1, 2]
+    assert entries["scale"].metadata["compile_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_the_same_unit_compiles_to_the_same_bytes(compiled, toy_spec, shared_cache, tmp_path):
+    """Compiled again in another process and folder, a unit's library is equal byte for byte."""
+    root = str(tmp_path)
+    units = [u for u in program(toy_spec).units() if u.name == "mix"]
+    results = load_or_compile(units, toy_spec, DiskStore(root), KeyLocks(root))[1]
+    assert [r.compiled for r in results] == [True]
+    again = DiskStore(root).get(keyed_units(units, toy_spec)[0].key).entry
+    assert bytes(again.payload) == bytes(stored(toy_spec, shared_cache)["mix"].payload)

@@ -1,0 +1,287 @@
+"""The capture manager: its order of work, its states, and what a failure leaves behind."""
+
+import gc
+import random
+from contextlib import suppress
+
+import pytest
+import torch
+from graphspec.capture.backends.tape import TapeBackend
+from graphspec.capture.dispatch import Fallthrough, Step
+from graphspec.capture.manager import CaptureManager, State
+from support.graphs import PLAN, FakeBackend, Steps, key
+
+from graphspec.errors import CaptureError, CaptureStateError
+
+BACKENDS = [TapeBackend, FakeBackend]
+FAILURES = [RuntimeError("no more memory"), KeyboardInterrupt()]
+
+
+def manager_in(state, steps=None, backend=None):
+    """A manager that was brought to `state` the regular way."""
+    steps = steps or Steps()
+    manager = CaptureManager(PLAN, steps, backend or TapeBackend())
+    if state is State.PLANNED:
+        return manager
+    manager.warm()
+    if state is State.WARMED:
+        return manager
+    manager.capture()
+    if state is State.CAPTURED:
+        return manager
+    manager.seal()
+    if state is State.STALE:
+        steps.x = steps.x.clone()
+        with suppress(CaptureError):
+            manager.replay(key(2, 1))
+    if state is State.RETIRED:
+        manager.retire()
+    return manager
+
+
+def call(manager, action):
+    return manager.replay(key(2, 1)) if action == "replay" else getattr(manager, action)()
+
+
+WANTED = {
+    "warm": State.PLANNED,
+    "capture": State.WARMED,
+    "verify": State.CAPTURED,
+    "seal": State.CAPTURED,
+    "replay": State.SEALED,
+}
+WRONG = [(a, s) for a, wanted in WANTED.items() for s in State if s is not wanted]
+
+
+@pytest.mark.parametrize(("action", "state"), WRONG, ids=lambda v: getattr(v, "value", v))
+def test_a_call_in_the_wrong_state_names_both_states(action, state):
+    """Each method in each state that does not allow it is refused, and the state stays what it was."""
+    manager = manager_in(state)
+    assert manager.state is state
+    with pytest.raises(CaptureStateError) as caught:
+        call(manager, action)
+    (problem,) = caught.value.problems
+    assert problem.where == f"CaptureManager.{action}"
+    assert problem.found == f"a manager that is {state.value}"
+    assert problem.wanted == f"one that is {WANTED[action].value}"
+    assert manager.state is state
+
+
+def test_states_follow_the_order_of_work():
+    """Warm, capture, verify, seal, retire: each is allowed in its turn and leads to the state of its name."""
+    manager = manager_in(State.PLANNED)
+    seen = [manager.state]
+    for action in ("warm", "capture", "verify", "seal", "retire"):
+        call(manager, action)
+        seen.append(manager.state)
+    assert [s.value for s in seen] == [
+        "planned",
+        "warmed",
+        "captured",
+        "captured",
+        "sealed",
+        "retired",
+    ]
+
+
+def test_all_are_warmed_before_any_is_captured_and_largest_first():
+    """A workspace has its final size before the first capture, and the first capture sets the size of the pool."""
+    log = []
+    manager = CaptureManager(PLAN, Steps(log), FakeBackend(log))
+    heard = []
+    manager.warm(lambda k: heard.append(("warm", k)))
+    manager.capture(lambda k: heard.append(("capture", k)))
+    order = [key(1, 4), key(2, 2), key(2, 1)]
+    assert log == [x for phase in ("warm", "capture") for k in order for x in (phase, k)]
+    assert heard == [(phase, k) for phase in ("warm", "capture") for k in order]
+    assert manager.captured == frozenset(order)
+    assert manager.memory_bytes == 300
+
+
+def test_a_backend_that_computes_while_capturing_runs_each_step_once():
+    """On the tape no separate warm run is made: what the captured run gave is what verify compares with."""
+    steps = Steps()
+    manager = manager_in(State.CAPTURED, steps)
+    assert steps.log == list(PLAN.keys)
+    assert all(v.agrees for v in manager.verify())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replay_equals_eager_after_any_other_graphs(backend):
+    """Over a random walk of graphs and inputs each replay gives what the step gives without capture."""
+    steps = Steps()
+    manager = manager_in(State.SEALED, steps, backend())
+    choice = random.Random(5)
+    torch.manual_seed(5)
+    for _ in range(200):
+        which = choice.choice(PLAN.keys)
+        steps.x.copy_(torch.randn(steps.x.shape))
+        for got, wanted in zip(manager.replay(which), steps.expected(which), strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_moved_static_buffer_is_named_and_the_manager_is_stale(backend):
+    """A buffer with another tensor in its place stops the replay; only the moved one is named."""
+    steps = Steps()
+    manager = manager_in(State.SEALED, steps, backend())
+    manager.replay(key(2, 1))
+    steps.w = steps.w.clone()
+    with pytest.raises(CaptureError) as caught:
+        manager.replay(key(2, 1))
+    assert [p.where for p in caught.value.problems] == ["static buffer w"]
+    assert manager.state is State.STALE
+    with pytest.raises(CaptureStateError, match="stale"):
+        manager.replay(key(2, 1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_static_buffer_that_is_replaced_while_captured_is_named(backend):
+    """A step that puts a new tensor in a buffer's place is refused: graphs captured before it hold the old one."""
+
+    class Replacing(Steps):
+        def step(self, key):
+            self.w = self.w * 1.0
+            return super().step(key)
+
+    manager = manager_in(State.WARMED, Replacing(), backend())
+    with pytest.raises(CaptureError) as caught:
+        manager.capture()
+    assert [p.where for p in caught.value.problems] == ["static buffer w"]
+    assert (manager.state, manager.captured) == (State.WARMED, frozenset())
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("at", range(len(PLAN.keys)))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_failed_capture_leaves_nothing_captured_and_can_be_repeated(backend, at, error):
+    """Whichever graph fails and however, no graph is kept, and capturing again works."""
+    steps = Steps()
+    manager = manager_in(State.WARMED, steps, backend())
+    steps.fail_at, steps.fail = PLAN.keys[at], error
+    with pytest.raises(type(error)):
+        manager.capture()
+    assert manager.state is State.WARMED
+    assert manager.captured == frozenset()
+    assert manager.memory_bytes == 0
+    decode = Step(requests=1, proposed_k=2, prefill=False)
+    assert manager.dispatch(decode).reason is Fallthrough.NOT_CAPTURED
+
+    steps.fail_at = None
+    manager.capture()
+    assert all(v.agrees for v in manager.verify())
+    manager.seal()
+    assert manager.dispatch(decode).key == key(2, 1)
+    manager.replay(key(2, 1))
+
+
+def test_a_listener_that_raises_is_a_failed_capture_too():
+    """An error in the caller's progress display leaves nothing captured."""
+    manager = manager_in(State.WARMED)
+
+    def listener(key):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        manager.capture(listener)
+    assert (manager.state, manager.captured) == (State.WARMED, frozenset())
+    manager.capture()
+
+
+def test_a_failed_warm_can_be_repeated():
+    """An error while warming leaves the manager planned."""
+    steps = Steps()
+    manager = manager_in(State.PLANNED, steps, FakeBackend())
+    steps.fail_at = PLAN.keys[1]
+    with pytest.raises(RuntimeError):
+        manager.warm()
+    assert manager.state is State.PLANNED
+    steps.fail_at = None
+    manager.warm()
+    manager.capture()
+    assert all(v.agrees for v in manager.verify())
+
+
+@pytest.fixture
+def garbage():
+    """Puts the collector back whatever a test does to it."""
+    was = gc.isenabled()
+    yield
+    gc.unfreeze()
+    (gc.enable if was else gc.disable)()
+
+
+@pytest.mark.parametrize("error", [None, *FAILURES], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_garbage_collection_is_off_while_capturing_and_as_before_after(
+    garbage, enabled, frozen, error
+):
+    """The collector does not run during capture; enabled and frozen are afterwards what they were, on every path."""
+    seen = []
+
+    class Watching(Steps):
+        def step(self, key):
+            seen.append((gc.isenabled(), gc.get_freeze_count() > 0))
+            return super().step(key)
+
+    steps = Watching()
+    manager = manager_in(State.WARMED, steps)
+    if error is not None:
+        steps.fail_at, steps.fail = PLAN.keys[1], error
+    (gc.enable if enabled else gc.disable)()
+    if frozen:
+        gc.freeze()
+    with suppress(RuntimeError, KeyboardInterrupt):
+        manager.capture()
+    assert set(seen) == {(False, True)}
+    assert gc.isenabled() is enabled
+    assert (gc.get_freeze_count() > 0) is frozen
+
+
+def test_verify_reports_the_graph_that_differs():
+    """A graph whose replay is not what the eager run gave is reported with its key and by how much."""
+    backend = FakeBackend()
+    backend.lies[1] = 0.25
+    verified = manager_in(State.CAPTURED, backend=backend).verify()
+    assert [(v.key, v.agrees) for v in verified] == [
+        (key(1, 4), True),
+        (key(2, 2), False),
+        (key(2, 1), True),
+    ]
+    assert verified[1].max_difference == pytest.approx(0.25)
+    assert verified[0].max_difference == 0.0
+
+
+def test_verify_reports_whole_numbers_that_differ():
+    """Outputs that are not floating point must be equal: a token that is off by one is a difference."""
+
+    class Tokens(Steps):
+        def step(self, key):
+            return [super().step(key)[0].argmax(dim=-1)]
+
+    backend = FakeBackend()
+    backend.lies[0] = 1
+    assert [v.agrees for v in manager_in(State.CAPTURED, Tokens(), backend).verify()] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_verify_can_be_repeated():
+    """A second verify gives the same answer as the first."""
+    manager = manager_in(State.CAPTURED)
+    assert manager.verify() == manager.verify()
+
+
+@pytest.mark.parametrize("state", State, ids=lambda s: s.value)
+def test_retire_drops_all_graphs_from_any_state(state):
+    """After retire there is no graph, no memory, and no step that could be dispatched to one."""
+    manager = manager_in(state)
+    manager.retire()
+    assert manager.state is State.RETIRED
+    assert manager.captured == frozenset()
+    assert manager.memory_bytes == 0
+    found = manager.dispatch(Step(requests=1, proposed_k=2, prefill=False))
+    assert found.reason is Fallthrough.NOT_CAPTURED
