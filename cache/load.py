@@ -168,7 +168,7 @@ class _Run:
                 "unit": keyed.unit.name,
                 "device": device,
                 "signature": signature(keyed.unit),
-                "outputs": traced.outputs,
+                "outputs": list(traced.outputs),
                 "reads": list(traced.reads),
                 "compile_seconds": compiled.seconds,
                 "provenance": dict(compiled.provenance),

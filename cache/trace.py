@@ -21,12 +21,15 @@ _HINTS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 
 @attrs.frozen(kw_only=True)
 class Trace:
-    """An exported unit and what its trace read."""
+    """An exported unit and what its trace read.
+
+    `outputs` describes each output as `signature` describes inputs; a shape that is more than plain dimensions is None.
+    """
 
     program: torch.export.ExportedProgram = attrs.field(repr=False)
     reads: Sequence[str]
     sizes: Sequence[Sequence[int]]
-    outputs: int
+    outputs: Sequence[Mapping[str, Any]]
     seconds: float
 
 
@@ -50,9 +53,38 @@ def trace(unit: CompileUnit, spec: EngineSpec, device: str) -> Trace:
         program=program,
         reads=reads_as_text(reads),
         sizes=sizes,
-        outputs=len(program.graph_signature.user_outputs),
+        outputs=_outputs(unit, program),
         seconds=time.perf_counter() - began,
     )
+
+
+def _outputs(
+    unit: CompileUnit, program: torch.export.ExportedProgram
+) -> Sequence[Mapping[str, Any]]:
+    nodes = {node.name: node for node in program.graph.nodes}
+    symbols: dict[str, DynamicDim] = {}
+    for declared, name in zip(unit.inputs, program.graph_signature.user_inputs, strict=True):
+        traced = nodes[str(name)].meta["val"]
+        for dim, size in zip(declared.shape, traced.shape, strict=True):
+            if isinstance(dim, DynamicDim):
+                symbols[str(size)] = dim
+    return [
+        {"dtype": str(value.dtype).removeprefix("torch."), "shape": _plain_shape(value, symbols)}
+        for value in (nodes[str(name)].meta["val"] for name in program.graph_signature.user_outputs)
+    ]
+
+
+def _plain_shape(value: torch.Tensor, symbols: Mapping[str, DynamicDim]) -> list[Any] | None:
+    shape: list[Any] = []
+    for size in value.shape:
+        if str(size) in symbols:
+            dim = symbols[str(size)]
+            shape.append((dim.name, dim.minimum, dim.maximum))
+        elif str(size).isdigit():
+            shape.append(int(size))
+        else:
+            return None
+    return shape
 
 
 def _hints(unit: CompileUnit) -> Mapping[DynamicDim, int]:

@@ -26,7 +26,7 @@ def load(path: str) -> EngineSpec:
 def warmup(spec: EngineSpec, **options: Any) -> "WarmupReport":
     """Compiles or loads every unit of `spec`, captures its graphs, and verifies each once.
 
-    Takes the options of `graphspec.capture.warmup.warmup`: `cache_dir`, `jobs`, `strict` and `listener`.
+    Takes the options of `graphspec.capture.warmup.warmup`: `cache_dir`, `jobs`, `strict` and `progress`.
     """
     from graphspec.capture.warmup import warmup as run
 

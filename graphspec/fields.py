@@ -100,7 +100,12 @@ def _declared(cls: type, fields: list["attrs.Attribute[Any]"]) -> list["attrs.At
             f"{cls.__qualname__}.{missing[0]} declares no key policy: write keyed(Stage.COMPILE, ...), "
             "keyed(Stage.CAPTURE, ...) or unkeyed(reason=...), so that no key can forget it"
         )
-    return fields
+    return [f.evolve(converter=_as_float) if f.type is float else f for f in fields]
+
+
+def _as_float(value: Any) -> Any:
+    # 10000 and 10000.0 are one number to a field of type float, so they must have one encoding.
+    return float(value) if type(value) is int else value
 
 
 def is_config_class(cls: Any) -> bool:

@@ -1,1 +1,1 @@
-"""Drafting and verification kernels, each beside its plain reference."""
+"""Drafting and verification kernels, one file each."""

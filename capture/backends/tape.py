@@ -186,9 +186,7 @@ class _Recorder(TorchDispatchMode):
             self._alive.append(tensor)
         return self._slot_of[id(tensor)]
 
-    def _refuse_illegal(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _refuse_illegal(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if torch.Tag.data_dependent_output in func.tags:
             raise illegal(str(func), "a read of a tensor's value by the host")
         if _shape_depends_on_data(func, args, kwargs):

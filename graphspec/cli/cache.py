@@ -52,7 +52,7 @@ def _show(root: str, rows: list[dict[str, object]]) -> None:
         seconds = r["compile_seconds"]
         table.add_row(
             str(r["key"]),
-            str(r["unit"]) if r["readable"] else "unreadable: the next warmup replaces it",
+            str(r["unit"]) if r["readable"] else "unreadable: replaced when it is next needed",
             str(r["device"] or ""),
             f"{r['bytes']:,}",
             f"{seconds:.1f}" if isinstance(seconds, float) else "",

@@ -52,7 +52,12 @@ def run(command: click.Command, arguments: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        error.show()
+        if "--json" in arguments:
+            print_json({"error": "UsageError", "exit_code": error.exit_code, "problems": [
+                {"where": "command line", "found": error.format_message(), "wanted": "a valid call",
+                 "hint": "see graphspec --help"}]})
+        else:
+            error.show()
         return error.exit_code
     except click.Abort:
         click.echo("interrupted", err=True)

@@ -52,6 +52,8 @@ def generate(
     (made,) = generator.generate([ids], max_tokens, tokenizer.stop_ids)
     seconds = time.perf_counter() - began
     text = tokenizer.decode(made.tokens)
+    for finding in ready.report.findings:
+        click.echo(f"finding: {finding}", err=True)
     if as_json:
         print_json(
             {

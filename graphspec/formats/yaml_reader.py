@@ -73,7 +73,7 @@ class _Builder:
             return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
         return self._scalar(node, path)
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
         try:
             return self._scalars.construct_object(node)
         except (ValueError, LookupError, AttributeError, ArithmeticError):

@@ -31,7 +31,7 @@ def encode(value: Any) -> bytes:
     """The canonical bytes of `value`. Raises `KeyFactorError` with the path of what cannot be encoded.
 
     >>> encode({"k": 4, "modes": ("full", True)})
-    b'd42:s1:ki1:4s5:modest14:s4:fullb1:1'
+    b'd31:s1:ki1:4s5:modest11:s4:fullb1:1'
     """
     try:
         return _one(value, "value")

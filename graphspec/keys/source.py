@@ -23,7 +23,8 @@ TOOLCHAIN_PACKAGES = frozenset(
     "torch triton functorch torchgen numpy sympy mpmath networkx jinja2 markupsafe fsspec filelock "
     "typing_extensions optree setuptools _distutils_hack packaging attr attrs".split()
 )
-"""Packages whose code may run in a trace undeclared: torch and what it depends on, keyed by version in the toolchain."""
+"""Packages whose code may run in a trace undeclared: torch, for which its version stands in the key, and what torch runs
+to trace. Hosts that only load may have other versions of the latter, so these are provenance of an entry, not key."""
 
 _OWN_FILES = frozenset(
     os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
@@ -31,6 +32,10 @@ _OWN_FILES = frozenset(
 ) | {os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fields.py")}
 # The watching machinery itself: it runs inside every trace and decides nothing about the graph.
 
+
+_MODULE = "module "
+_GENERATED = ("<frozen ", "<eval_with_key>", "<attrs generated", "<__array_function__")
+"""Code that Python, torch.fx, attrs and numpy make from other code, which is recorded where it lies."""
 
 _ASIDE = frozenset(
     (
@@ -65,8 +70,18 @@ def module_file(name: str) -> str:
 def source_digest(modules: Sequence[str]) -> Mapping[str, str]:
     """SHA-256 of the content of each declared module, by dotted name: no path and no time enters.
 
-    A native extension is digested as its binary.
+    A native extension is digested as its binary. Raises `KeyFactorError` when there is no module at all: the key would
+    cover no code.
     """
+    if not modules:
+        raise KeyFactorError(
+            Problem(
+                where="modules of a unit",
+                found="none, and its build function lies in no importable module",
+                wanted="the modules that its code comes from",
+                hint="move the unit's code from the script or notebook into a module, and list it in `modules`",
+            )
+        )
     digests = {}
     for name in modules:
         with open(module_file(name), "rb") as file:
@@ -76,7 +91,8 @@ def source_digest(modules: Sequence[str]) -> Mapping[str, str]:
 
 @contextmanager
 def watched_files(seen: set[str]) -> Iterator[None]:
-    """Adds to `seen` the file of every Python function that runs inside the block on this thread.
+    """Adds to `seen` the origin of every Python function that runs inside the block on this thread: its file, or for
+    code that was made from a string, ``module NAME`` after the module it was made in.
 
     Left out is what runs below an import, a log call or a warning: module bodies, import hooks and handlers of the host
     application, which torch reaches while it traces. A graph is not made from them.
@@ -86,12 +102,10 @@ def watched_files(seen: set[str]) -> Iterator[None]:
     caller = sys._getframe(2)
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
-        if (
-            event == "call"
-            and frame.f_code.co_filename not in seen
-            and not _is_aside(frame, caller)
-        ):
-            seen.add(frame.f_code.co_filename)
+        if event == "call":
+            origin = _origin(frame)
+            if origin not in seen and not _is_aside(frame, caller):
+                seen.add(origin)
 
     before: Callable[..., Any] | None = sys.getprofile()
     sys.setprofile(on_event)
@@ -99,6 +113,13 @@ def watched_files(seen: set[str]) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before)
+
+
+def _origin(frame: FrameType) -> str:
+    name = frame.f_code.co_filename
+    if not name.startswith("<") or name.startswith(_GENERATED):
+        return name
+    return f"{_MODULE}{frame.f_globals.get('__name__', '?')}"
 
 
 def _is_aside(frame: FrameType | None, caller: FrameType) -> bool:
@@ -112,7 +133,13 @@ def _is_aside(frame: FrameType | None, caller: FrameType) -> bool:
 def check_files(seen: set[str], modules: Sequence[str], unit: str) -> None:
     """Raises `UndeclaredFactorError` naming each recorded file that no declared module covers."""
     declared = {module_file(name) for name in modules}
-    strays = sorted(f for f in map(_real, seen) if f and f not in declared and not _is_toolchain(f))
+    strays = sorted(
+        origin
+        for origin in map(_real, seen)
+        if origin not in declared
+        and origin.removeprefix(_MODULE) not in modules
+        and not _is_toolchain(origin)
+    )
     if strays:
         raise UndeclaredFactorError(
             Problem(
@@ -125,14 +152,19 @@ def check_files(seen: set[str], modules: Sequence[str], unit: str) -> None:
         )
 
 
-def _real(name: str) -> str:
-    # "<string>", "<frozen importlib._bootstrap>" and generated code have no file; what generated them has.
-    return "" if name.startswith("<") else os.path.realpath(name)
+def _real(origin: str) -> str:
+    return origin if origin.startswith((_MODULE, "<")) else os.path.realpath(origin)
 
 
 def _is_toolchain(path: str) -> bool:
-    if path in _OWN_FILES:
+    if path in _OWN_FILES or path.startswith("<"):
         return True
+    if path.startswith(_MODULE):
+        head = path.removeprefix(_MODULE).split(".")[0]
+        if head.startswith("namedtuple_"):
+            # The methods that collections makes for a named tuple only hold values.
+            return True
+        return head in TOOLCHAIN_PACKAGES or (head in sys.stdlib_module_names and head != "__main__")
     for folder in _package_folders():
         if path.startswith(folder + os.sep):
             head = os.path.relpath(path, folder).split(os.sep)[0]

@@ -1,24 +1,24 @@
 """Surprises of captured graphs: each is shown first, then what to do instead. Those that nothing reports come first.
 
-| rank | surprise                                                         | reported by          | instead                                  |
-|------|------------------------------------------------------------------|----------------------|------------------------------------------|
-| 1    | a Python number in a step is a constant of its graph             | nothing              | keep it in a tensor, fill_ it            |
-| 2    | Python code in a step runs at capture and never again            | nothing              | run it beside the replay                 |
-| 3    | outputs are overwritten by the next replay of the same graph     | nothing              | use them before it, or clone them        |
-| 4    | rows behind the batch keep what the last larger batch left there | nothing              | fill them, and read the batch's rows only |
-| 5    | a tensor put in a static buffer's place is not what the graph reads | the manager; a bare graph: nothing | write into the buffer with copy_ |
-| 6    | a branch on what a batch contains cannot be captured             | the tape; a CUDA graph by an invalidated capture | compute both, choose with torch.where |
+| rank | surprise                                               | reported by      | instead                         |
+|------|--------------------------------------------------------|------------------|---------------------------------|
+| 1    | a Python number in a step is a constant of its graph   | nothing          | keep it in a tensor, fill_ it   |
+| 2    | Python code in a step runs at capture, never again     | nothing          | run it beside the replay        |
+| 3    | the next replay overwrites the outputs of this one     | nothing          | use them before it, or clone    |
+| 4    | rows behind the batch are those of an earlier batch    | nothing          | fill them, read the batch's own |
+| 5    | a tensor put in a static buffer's place is never read  | the manager only | write into the buffer: copy_    |
+| 6    | a branch on what a batch contains cannot be captured   | the capture      | compute both, use torch.where   |
 
 The tape shows all of them on a CPU; a CUDA graph behaves the same.
 """
 
 import pytest
 import torch
+
 from graphspec.capture.backends.tape import TapeBackend
 from graphspec.capture.manager import CaptureManager, State
-from support.graphs import PLAN, Steps, key
-
 from graphspec.errors import CaptureError, CaptureIllegalError
+from support.graphs import PLAN, Steps, key
 
 
 def capture(call):

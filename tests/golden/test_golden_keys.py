@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.specs import plain_spec
 
 from graphspec.fields import Stage
 from graphspec.keys.encoding import EPOCH, decode
+from support.specs import plain_spec
 
 FILE = Path(__file__).with_name("keys.json")
 TABLE = [[1, 2, 2], [3, 4, 1]]

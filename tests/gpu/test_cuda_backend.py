@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 import torch
-from graphspec.capture.manager import CaptureManager, State
-from support.graphs import PLAN, Steps, key
 
+from graphspec.capture.manager import CaptureManager, State
 from graphspec.errors import CaptureError, CaptureIllegalError, CaptureStateError
+from support.graphs import PLAN, Steps, key
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.specs import config_folder, plain_config, run_python
 
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import GraphspecError, SpecError
 from graphspec.fields import Stage
 from graphspec.formats.yaml_reader import read_yaml
+from support.specs import config_folder, plain_config, run_python
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 

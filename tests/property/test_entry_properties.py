@@ -4,11 +4,11 @@ import hashlib
 import struct
 
 import pytest
-from graphspec.cache.entry import MAGIC, PREFIX_BYTES, Entry, EntryCorruptError, pack, unpack
-from graphspec.cache.units import EntryKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphspec.cache.entry import MAGIC, PREFIX_BYTES, Entry, EntryCorruptError, pack, unpack
+from graphspec.cache.units import EntryKey
 from graphspec.keys.factors import digest
 
 plain = st.recursive(

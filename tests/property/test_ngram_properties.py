@@ -1,8 +1,9 @@
 """n-gram drafting equals a brute force that follows the reference (8.1) line by line."""
 
-from graphspec.kernels.ngram import propose_ngram
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from graphspec.kernels.ngram import propose_ngram
 
 
 def brute_force(t, min_n, max_n, k, max_model_len):

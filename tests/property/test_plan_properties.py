@@ -2,15 +2,15 @@
 
 import attrs
 import pytest
-from graphspec.capture.dispatch import Fallthrough, Step, dispatch
-from graphspec.capture.plan import plan_capture
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoints import TINY, write_checkpoint
 
+from graphspec.capture.dispatch import Fallthrough, Step, dispatch
+from graphspec.capture.plan import plan_capture
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.engine import EngineConfig
 from graphspec.config.schedule import dense_schedule
+from support.checkpoints import TINY, write_checkpoint
 
 MOST = 256
 FULL = [m for m in CudagraphMode if m.decode_is_full]

@@ -5,7 +5,6 @@ from typing import Any
 
 from graphspec.cache.entry import Entry
 from graphspec.cache.units import EntryKey
-
 from graphspec.keys.encoding import encode
 from graphspec.keys.factors import digest
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from graphspec.capture.keys import CaptureKey, Phase
 from graphspec.capture.plan import CapturePlan
-
 from graphspec.config.schedule import KSchedule
 from support.toy import WIDTH, ToySteps
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from graphspec.capture.plan import CapturePlan, plan_capture
-
 from graphspec.config.engine import EngineConfig
 from graphspec.config.schedule import Range
 from graphspec.resolve.spec import EngineSpec

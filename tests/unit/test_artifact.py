@@ -7,15 +7,15 @@ import tempfile
 import attrs
 import pytest
 import torch
+
 from graphspec.cache.artifact import Artifact, load_artifact
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.load import keyed_units, load_or_compile
 from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Outcome
+from graphspec.errors import CacheError, SignatureError
 from support.processes import run_python
 from support.toy import NAME, WIDTH, build_mix, build_scale, program
-
-from graphspec.errors import CacheError, SignatureError
 
 MOST = 32
 """The largest number of rows that the toy's units were compiled for: the tiny spec's max_num_batched_tokens."""
@@ -190,7 +190,10 @@ def test_what_the_trace_read_is_stored(compiled, toy_spec, shared_cache):
     entries = stored(toy_spec, shared_cache)
     assert entries["scale"].metadata["reads"] == ["model.rms_norm_eps"]
     assert entries["mix"].metadata["reads"] == []
-    assert [entries[n].metadata["outputs"] for n in ("scale", "mix")] == [1, 2]
+    matrix = {"dtype": "float32", "shape": [("rows", 1, MOST), WIDTH]}
+    sums = {"dtype": "float32", "shape": [("rows", 1, MOST)]}
+    assert entries["scale"].metadata["outputs"] == [matrix]
+    assert entries["mix"].metadata["outputs"] == [matrix, sums]
     assert entries["scale"].metadata["compile_seconds"] > 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+
 from graphspec.cache import disk
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import pack

@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.leftovers import unique_name
 from graphspec.cache.store import Outcome

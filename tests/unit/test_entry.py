@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 
 import pytest
+
 from graphspec.cache import entry as format_
 from graphspec.cache.entry import (
     PREFIX_BYTES,
@@ -15,9 +16,8 @@ from graphspec.cache.entry import (
     payload_size,
     unpack,
 )
-from support.entries import METADATA, entry_of
-
 from graphspec.keys.encoding import encode
+from support.entries import METADATA, entry_of
 
 SMALL = pack(entry_of("a"))
 HEADER_END = PREFIX_BYTES + header_size(SMALL)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import attrs
 import pytest
-from support.specs import config_folder, plain_config, plain_spec
 
 import graphspec.config
 import graphspec.resolve
@@ -16,6 +15,7 @@ from graphspec.config.engine import EngineConfig
 from graphspec.errors import SpecError
 from graphspec.fields import Stage, field_types, is_config_class, policies
 from graphspec.keys.factors import CLASS, compute_hash, factor_tree, flatten, key_text
+from support.specs import config_folder, plain_config, plain_spec
 
 TABLE = [[1, 2, 2], [3, 4, 1]]
 

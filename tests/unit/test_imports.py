@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from support.specs import ROOT, config_folder, run_python
 
 HEAVY = ("torch", "triton", "numba", "numpy", "cattrs", "yaml", "rich", "click")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from graphspec.cache.leftovers import sweep, unique_name
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from graphspec.cache.locks import KeyLocks
 from support.entries import key_of
 from support.processes import TESTS

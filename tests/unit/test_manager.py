@@ -6,12 +6,12 @@ from contextlib import suppress
 
 import pytest
 import torch
+
 from graphspec.capture.backends.tape import TapeBackend
 from graphspec.capture.dispatch import Fallthrough, Step
 from graphspec.capture.manager import CaptureManager, State
-from support.graphs import PLAN, FakeBackend, Steps, key
-
 from graphspec.errors import CaptureError, CaptureStateError
+from support.graphs import PLAN, FakeBackend, Steps, key
 
 BACKENDS = [TapeBackend, FakeBackend]
 FAILURES = [RuntimeError("no more memory"), KeyboardInterrupt()]

@@ -4,12 +4,12 @@ import json
 import sys
 
 import pytest
-from support.checkpoints import TINY
-from support.specs import config_folder
 
 from graphspec.config.model import ModelConfig
 from graphspec.errors import EnvironmentProblem, SpecError
 from graphspec.resolve.model_facts import locate_checkpoint, model_spec
+from support.checkpoints import TINY
+from support.specs import config_folder
 
 
 def without(*names, **changes):

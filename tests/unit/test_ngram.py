@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from graphspec.kernels.ngram import propose_ngram
 
 PEER = json.loads((Path(__file__).parents[1] / "data" / "ngram-cases.json").read_text())["cases"]

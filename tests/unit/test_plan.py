@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+
 from graphspec.capture.dispatch import Fallthrough, Step, dispatch
 from graphspec.capture.keys import CaptureKey, Phase
 from graphspec.capture.ladder import request_ladder
-from support.plans import FULL_MODES, plan_for
-
 from graphspec.config.schedule import dense_schedule
+from support.plans import FULL_MODES, plan_for
 
 CASES = json.loads((Path(__file__).parent.parent / "data" / "capture-cases.json").read_text())[
     "cases"

@@ -6,11 +6,11 @@ import sys
 import types
 
 import pytest
-from support.specs import config_folder
 
 import graphspec
 from graphspec.errors import SpecError
 from graphspec.formats.read import config_of, read_document
+from support.specs import config_folder
 
 
 @pytest.fixture

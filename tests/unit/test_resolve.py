@@ -1,7 +1,6 @@
 """Config to contract: rules between sections, mode downgrades, what the spec forwards, and all errors at once."""
 
 import pytest
-from support.specs import config_folder, plain_config
 
 from graphspec.config.compilation import CompilationConfig, CudagraphMode, Runner
 from graphspec.config.engine import EngineConfig
@@ -9,6 +8,7 @@ from graphspec.config.schedule import KSchedule
 from graphspec.errors import EnvironmentProblem, SpecError
 from graphspec.resolve.modes import mode_decision
 from graphspec.speculators.ngram import NgramSpeculatorConfig
+from support.specs import config_folder, plain_config
 
 TABLE = [[1, 2, 2], [3, 4, 1]]
 STATIC, DYNAMIC = KSchedule(dense=(0, 2, 2)), KSchedule(dense=(0, 2, 1))

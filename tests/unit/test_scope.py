@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import attrs
 import pytest
-from support.specs import plain_spec
 
 from graphspec.errors import UndeclaredFactorError
 from graphspec.fields import Stage, config_class, keyed, unkeyed
 from graphspec.keys.scope import RecordingView, Scope, reads_as_text
+from support.specs import plain_spec
 
 
 @config_class

@@ -148,5 +148,6 @@ def test_the_watch_ends_with_its_block():
 
 
 def test_generated_code_has_no_file():
-    """Code made with exec is not flagged: what generated it is."""
-    check_files({"<string>", "<frozen importlib._bootstrap>", "<attrs generated init>"}, [], "mlp")
+    """What Python, attrs and torch.fx generate is not flagged: the code that it comes from is."""
+    generated = {"<frozen importlib._bootstrap>", "<attrs generated init a.B>", "<eval_with_key>.1"}
+    check_files(generated, [], "mlp")

@@ -6,12 +6,12 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from graphspec.capture.backends.tape import TapeBackend
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import run_python
 
+from graphspec.capture.backends.tape import TapeBackend
 from graphspec.errors import CaptureIllegalError, CaptureStateError
+from support.processes import run_python
 
 _library = torch.library.Library("graphspec_tape_test", "DEF")
 _library.define("read_inside(Tensor x) -> Tensor")

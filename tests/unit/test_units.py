@@ -5,16 +5,16 @@ import sys
 
 import attrs
 import pytest
-from graphspec.cache.units import CompileUnit, DynamicDim, TensorInput, unit_key
-from support.checkpoints import TINY, write_checkpoint
-from support.toy import build_scale
 
+from graphspec.cache.units import CompileUnit, DynamicDim, TensorInput, unit_key
 from graphspec.config.device import CpuIsa, DeviceProfile
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import KeyFactorError, UndeclaredFactorError
 from graphspec.keys.encoding import decode
 from graphspec.keys.factors import digest
 from graphspec.keys.scope import Scope
+from support.checkpoints import TINY, write_checkpoint
+from support.toy import build_scale
 
 CHAIN = {"torch": "2.13.0", "python": "cpython 3.11"}
 DEVICE = DeviceProfile(kind="cpu", name="x86_64", capability=("avx2", "fma"))

@@ -1,0 +1,101 @@
+"""One start, measured: ``ours`` or ``theirs``. Prints one JSON line."""
+
+import json
+import sys
+import time
+
+
+def random_weights(model):
+    import torch
+
+    from graphspec.engine.weights import LayerWeights, Weights
+
+    width, inner = model.hidden_size, model.intermediate_size
+    heads = model.num_attention_heads + 2 * model.num_key_value_heads
+
+    def tensor(*shape):
+        return torch.randn(shape) * 0.02
+
+    layers = tuple(
+        LayerWeights(
+            attention_norm=torch.ones(width),
+            w_qkv=tensor(heads * model.head_dim, width),
+            w_o=tensor(width, model.num_attention_heads * model.head_dim),
+            mlp_norm=torch.ones(width),
+            w_gate_up=tensor(2 * inner, width),
+            w_down=tensor(width, inner),
+        )
+        for _ in range(model.num_hidden_layers)
+    )
+    embedding = tensor(model.vocab_size, width)
+    return Weights(
+        embedding=embedding, layers=layers, final_norm=torch.ones(width), w_head=embedding
+    )
+
+
+def our_units(spec, program):
+    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.load import load_or_compile
+    from graphspec.cache.location import cache_folder
+    from graphspec.cache.locks import KeyLocks
+
+    root = cache_folder()
+    artifacts, results = load_or_compile(program.units(), spec, DiskStore(root), KeyLocks(root))
+    return artifacts, sum(r.compiled for r in results)
+
+
+def their_units(spec, program):
+    import torch
+
+    def compiled(unit):
+        function = torch.compile(unit.build(spec), dynamic=True, fullgraph=True)
+
+        def call(*tensors):
+            made = function(*tensors)
+            return made if isinstance(made, tuple) else (made,)
+
+        return call
+
+    return {unit.name: compiled(unit) for unit in program.units()}, 0
+
+
+def main() -> None:
+    import torch
+
+    import graphspec
+    from graphspec.capture.keys import CaptureKey, Phase
+    from graphspec.capture.program import load_program
+    from graphspec.engine.executor import Executor
+
+    torch.manual_seed(0)
+    spec = graphspec.load("examples/smollm2-ngram.yaml")
+    weights = random_weights(spec.model)
+    key = CaptureKey(Phase.TARGET_VERIFY, 4, 1)
+    make = our_units if sys.argv[1] == "ours" else their_units
+    began = time.perf_counter()
+    if sys.argv[1] == "ours":
+        spec = graphspec.load("examples/smollm2-ngram.yaml")
+    artifacts, compiled = make(spec, load_program(spec))
+    ready = time.perf_counter()
+    executor = Executor(spec, weights, artifacts)
+    executor.fill_example(key)
+    with torch.no_grad():
+        executor.step(key)
+    done = time.perf_counter()
+    with torch.no_grad():
+        executor.step(key)
+    print(
+        json.dumps(
+            {
+                "ready_s": ready - began,
+                "total_s": done - began,
+                "second_step_s": time.perf_counter() - done,
+                "compiled": compiled,
+                "inductor_loaded": "torch._inductor" in sys.modules,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
