@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
 from graphspec.cache.entry import Entry
 from graphspec.cache.library import open_library
-
 from graphspec.errors import CacheError, Problem, SignatureError
 
 _library = torch.library.Library("graphspec", "FRAGMENT")

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import attrs
 import torch
+
 from graphspec.cache.compile_worker import __file__ as _WORKER
 from graphspec.cache.leftovers import sweep, unique_name
 from graphspec.cache.trace import Trace
 from graphspec.cache.units import CompileUnit
-
 from graphspec.errors import CompileError, EnvironmentProblem, Problem
 
 _KEPT_VARIABLES = (

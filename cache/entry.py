@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from graphspec.cache.units import EntryKey
 
+from graphspec.cache.units import EntryKey
 from graphspec.errors import KeyFactorError
 from graphspec.keys.encoding import decode, encode
 from graphspec.keys.factors import digest

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
 from graphspec.cache.device import measure_device
 from graphspec.cache.entry import Entry
 from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Lookup, Outcome, Store, Stored
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.units import CompileUnit, EntryKey, signature, unit_key
-
 from graphspec.errors import CacheError, CacheUnusableError, Problem
 from graphspec.resolve.spec import EngineSpec
 

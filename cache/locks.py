@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 import filelock
+
 from graphspec.cache.units import EntryKey
 
 

@@ -4,6 +4,7 @@ import enum
 from typing import Protocol
 
 import attrs
+
 from graphspec.cache.entry import Entry
 from graphspec.cache.units import EntryKey
 

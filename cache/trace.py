@@ -1,15 +1,17 @@
 """Tracing a unit under watch: torch.export on fake tensors, every field read and every file run recorded."""
 
+import contextlib
+import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
-from graphspec.cache.units import CompileUnit, DynamicDim
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from graphspec.cache.units import CompileUnit, DynamicDim
 from graphspec.errors import CompileError, GraphspecError, Problem
 from graphspec.keys.scope import RecordingView, reads_as_text
 from graphspec.keys.source import check_files, watched_files
@@ -43,11 +45,12 @@ def trace(unit: CompileUnit, spec: EngineSpec, device: str) -> Trace:
     reads: dict[str, Any] = {}
     files: set[str] = set()
     view = RecordingView(spec, unit.scope, reads)
-    with watched_files(files):
-        function = unit.build(view)
     hints = _hints(unit)
     sizes = [[hints[d] if isinstance(d, DynamicDim) else d for d in i.shape] for i in unit.inputs]
-    program = _export(unit, _Watched(function, files), sizes, hints, device)
+    with _no_garbage_collection():
+        with watched_files(files):
+            function = unit.build(view)
+        program = _export(unit, _Watched(function, files), sizes, hints, device)
     check_files(files, unit.own_modules, unit.name)
     return Trace(
         program=program,
@@ -56,6 +59,19 @@ def trace(unit: CompileUnit, spec: EngineSpec, device: str) -> Trace:
         outputs=_outputs(unit, program),
         seconds=time.perf_counter() - began,
     )
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keeps the collector out of a trace: it would run the host application's callbacks and finalizers in the middle,
+    and the watch could not tell their code from the unit's."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _outputs(

@@ -3,6 +3,7 @@
 import enum
 
 import attrs
+
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.plan import CapturePlan
 

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import attrs
 import torch
+
 from graphspec.capture.backends.base import Graph, GraphBackend
 from graphspec.capture.dispatch import Dispatch, Step, dispatch
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.plan import CapturePlan
-
 from graphspec.errors import CaptureError, CaptureStateError, Problem
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import attrs
+
 from graphspec.capture.keys import CaptureKey, Phase
 from graphspec.capture.ladder import request_ladder
-
 from graphspec.config.schedule import KSchedule
 from graphspec.resolve.spec import EngineSpec
 

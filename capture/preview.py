@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.load import keyed_units
 from graphspec.cache.location import cache_folder
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import load_program
-
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec, ModeDecision
 

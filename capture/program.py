@@ -7,7 +7,6 @@ from typing import Protocol
 from graphspec.cache.artifact import Artifact
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.manager import StepSource
-
 from graphspec.errors import EnvironmentProblem, GraphspecError, Problem
 from graphspec.resolve.spec import EngineSpec
 

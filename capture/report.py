@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+
 from graphspec.cache.load import UnitResult
 from graphspec.capture.manager import Verified
-
 from graphspec.resolve.spec import ModeDecision
 
 

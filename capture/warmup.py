@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import attrs
+
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.load import UnitResult, load_or_compile, unusable_store
 from graphspec.cache.location import cache_folder
@@ -18,7 +19,6 @@ from graphspec.capture.manager import CaptureManager, StepSource
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import load_program
 from graphspec.capture.report import GraphReport, WarmupReport
-
 from graphspec.config.device import Target
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec

@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Sequence
 
 import torch
-from graphspec.capture.backends.base import Call
 
+from graphspec.capture.backends.base import Call
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
 

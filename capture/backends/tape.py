@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 import torch
-from graphspec.capture.backends.base import Call
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from graphspec.capture.backends.base import Call
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
 _HOST_READS = frozenset(
@@ -202,9 +202,10 @@ class _Recorder(TorchDispatchMode):
         ):
             raise illegal(str(func), "random numbers from a generator that is not registered")
 
-    def _is_registered(self, generator: torch.Generator | None) -> bool:
+    def _is_registered(self, generator: Any) -> bool:
         # The dispatcher wraps a generator anew for each call, so neither `is` nor == finds it.
-        return generator is not None and generator._cdata in [g._cdata for g in self._generators]
+        known: Sequence[Any] = self._generators
+        return generator is not None and generator._cdata in [g._cdata for g in known]
 
     def graph(self, outputs: Sequence[torch.Tensor]) -> TapeGraph:
         results = [(t, self._slot_of.get(id(t))) for t in outputs]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from support import toy
 
 TESTS = Path(toy.__file__).parents[1]
