@@ -19,7 +19,9 @@ def warmup() -> dict:
 
     printed = []
     command.print_json = printed.append
-    code = common.run(click.Group(commands={"warmup": command.warmup}), ["warmup", "--config", CONFIG, "--json"])
+    code = common.run(
+        click.Group(commands={"warmup": command.warmup}), ["warmup", "--config", CONFIG, "--json"]
+    )
     ended = time.perf_counter()
     report = printed[0]
     assert code == 0, report
@@ -59,7 +61,10 @@ def products() -> dict:
 
     sizes = [key.tokens for key in plan_capture(spec).keys]
     step(1)
-    return {"products_s": 2 * sum(step(t) for t in sizes), "one_row_s": min(step(1) for _ in range(3))}
+    return {
+        "products_s": 2 * sum(step(t) for t in sizes),
+        "one_row_s": min(step(1) for _ in range(3)),
+    }
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ CHILD = "warm_start_child.py"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cache-dir", default=None, help="our cache folder; default: a temporary one")
+    parser.add_argument(
+        "--cache-dir", default=None, help="our cache folder; default: a temporary one"
+    )
     rounds = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ours = {"GRAPHSPEC_CACHE_DIR": rounds.cache_dir or os.path.join(folder, "ours")}
@@ -32,10 +34,10 @@ def main() -> None:
         for _ in range(rounds.rounds):
             samples["ours"].append(fresh(CHILD, "ours", **ours))
             samples["theirs"].append(fresh(CHILD, "theirs", **theirs))
-    for name in samples:
+    for name, taken in samples.items():
         print(
-            f"{name:7s} ready {median(samples[name], 'ready_s'):7.3f} s   first step done "
-            f"{median(samples[name], 'total_s'):7.3f} s   (cold {cold[name]['total_s']:.1f} s)"
+            f"{name:7s} ready {median(taken, 'ready_s'):7.3f} s   first step done "
+            f"{median(taken, 'total_s'):7.3f} s   (cold {cold[name]['total_s']:.1f} s)"
         )
     assert all(s["compiled"] == 0 for s in samples["ours"])
     ratio = median(samples["ours"], "total_s") / median(samples["theirs"], "total_s")

@@ -78,7 +78,7 @@ def main() -> None:
     artifacts, compiled = make(spec, load_program(spec))
     ready = time.perf_counter()
     executor = Executor(spec, weights, artifacts)
-    executor.fill_example(key)
+    executor.fill_example(key, 0)
     with torch.no_grad():
         executor.step(key)
     done = time.perf_counter()

@@ -1,6 +1,7 @@
 """`Artifact`: a compiled unit, loaded from the bytes that were verified, callable with checked inputs."""
 
 import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,21 +9,26 @@ import torch
 
 from graphspec.cache.entry import Entry
 from graphspec.cache.library import open_library
-from graphspec.errors import CacheError, Problem, SignatureError
+from graphspec.errors import CacheError, CaptureIllegalError, Problem, SignatureError
 
 _library = torch.library.Library("graphspec", "FRAGMENT")
 _library.define("run_artifact(int handle, Tensor[] inputs) -> Tensor[]")
-_runners: dict[int, Any] = {}
+_loaded: dict[int, "Artifact"] = {}
 _handles = itertools.count()
 
 
 def _run_artifact(handle: int, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    outputs: Sequence[torch.Tensor] = _runners[handle].run(list(inputs))
+    outputs: Sequence[torch.Tensor] = _loaded[handle].runner.run(list(inputs))
     return outputs
+
+
+def _shapes_only(handle: int, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    return _loaded[handle].described_outputs(inputs)
 
 
 # One opaque operation: a recorder sees the call and not the library's allocations, which mean nothing without its kernels.
 _library.impl("run_artifact", _run_artifact, "CompositeExplicitAutograd")
+_library.impl("run_artifact", _shapes_only, "Meta")
 
 
 class Artifact:
@@ -33,16 +39,24 @@ class Artifact:
     """
 
     def __init__(
-        self, name: str, signature: Sequence[Mapping[str, Any]], device: str, runner: Any
+        self,
+        name: str,
+        signature: Sequence[Mapping[str, Any]],
+        outputs: Sequence[Mapping[str, Any]],
+        device: str,
+        runner: Any,
     ) -> None:
         self.name = name
+        self.runner = runner
+        self._outputs = outputs
         self._device = torch.device(device).type
         self._inputs = [
             (i["name"], getattr(torch, i["dtype"]), [_dimension(d) for d in i["shape"]])
             for i in signature
         ]
         self._handle = next(_handles)
-        _runners[self._handle] = runner
+        # By weak reference: the table must not keep alive what its owner has dropped.
+        _loaded[self._handle] = weakref.proxy(self)
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         self._check(inputs)
@@ -52,7 +66,31 @@ class Artifact:
         return outputs
 
     def __del__(self) -> None:
-        _runners.pop(getattr(self, "_handle", -1), None)
+        _loaded.pop(getattr(self, "_handle", -1), None)
+
+    def described_outputs(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Meta tensors with the shapes that a call with such inputs returns.
+
+        An output whose shape is more than plain dimensions has the error of a unit that cannot be recorded.
+        """
+        sizes: dict[str, int] = {}
+        for tensor, (_, _, dims) in zip(inputs, self._inputs, strict=True):
+            _fits(tensor.shape, dims, sizes)
+        return [self._described(output, sizes) for output in self._outputs]
+
+    def _described(self, output: Mapping[str, Any], sizes: Mapping[str, int]) -> torch.Tensor:
+        if output["shape"] is None:
+            raise CaptureIllegalError(
+                Problem(
+                    where=f"unit {self.name}",
+                    found="an output whose shape is computed from its inputs' dimensions",
+                    wanted="outputs with the dimensions of inputs, or constants",
+                    hint="return the rows of an input, and reshape outside the unit",
+                )
+            )
+        dims = [_dimension(d) for d in output["shape"]]
+        shape = [sizes[name] if name else low for name, low, _ in dims]
+        return torch.empty(shape, dtype=getattr(torch, output["dtype"]), device="meta")
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> None:
         if len(inputs) != len(self._inputs):
@@ -133,4 +171,6 @@ def load_artifact(entry: Entry, *, single_threaded: bool = False) -> Artifact:
                 hint="remove the entry and run graphspec warmup again",
             )
         ) from None
-    return Artifact(str(metadata["unit"]), metadata["signature"], device, runner)
+    return Artifact(
+        str(metadata["unit"]), metadata["signature"], metadata["outputs"], device, runner
+    )

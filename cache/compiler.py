@@ -149,10 +149,11 @@ class Compiler:
     def _started(self) -> "subprocess.Popen[str]":
         if self._process is not None and self._process.poll() is None:
             return self._process
-        base = os.path.join(tempfile.gettempdir(), f"graphspec-build-{os.getuid()}")
-        os.makedirs(base, mode=0o700, exist_ok=True)
+        base = tempfile.gettempdir()
         sweep(base)
+        # A fresh name that nobody can guess, and mkdir fails where it exists: others may write to the base folder.
         self._folder = os.path.join(base, unique_name())
+        os.mkdir(self._folder, mode=0o700)
         os.makedirs(os.path.join(self._folder, "bin"), mode=0o700)
         self._write_driver()
         # The log is a file: a pipe that nobody reads would fill and stop the compiler.

@@ -1,6 +1,6 @@
 """`DiskStore`: one file per entry, published by one link, verified on every read, corrupt files set aside.
 
-Layout below the root: ``entries/ab/KEY.entry``, ``tmp/`` (files being written), ``quarantine/``, ``locks/``. Entries
+Layout below the root: ``entries/ab/KEY.v1.entry``, ``tmp/`` (files being written), ``quarantine/``, ``locks/``. Entries
 hold no path of the folder, so it can be moved, copied or mounted read-only.
 """
 
@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 
 from graphspec.cache.entry import (
+    FORMAT,
     PREFIX_BYTES,
     Entry,
     EntryCorruptError,
@@ -22,7 +23,8 @@ from graphspec.cache.leftovers import sweep, unique_name
 from graphspec.cache.store import Lookup, Outcome, Stored
 from graphspec.cache.units import EntryKey
 
-_SUFFIX = ".entry"
+_SUFFIX = f".v{FORMAT}.entry"
+"""Entries of another format version have other names, so two versions of graphspec can share a folder."""
 
 
 class DiskStore:
@@ -110,7 +112,9 @@ class DiskStore:
         return ""
 
     def _make_folders(self, *more: str) -> None:
-        for folder in (self.root, os.path.join(self.root, "tmp"), *more):
+        # One by one, from the top: makedirs gives its mode to the last folder only.
+        names = (os.path.join(self.root, name) for name in ("tmp", "entries"))
+        for folder in (self.root, *names, *more):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         if not self._swept:
             self._swept = True

@@ -44,6 +44,8 @@ def sweep(folder: str) -> int:
         if _is_dead(name):
             path = os.path.join(folder, name)
             try:
+                if os.lstat(path).st_uid != os.getuid():
+                    continue
                 shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
                 removed += 1
             except OSError:

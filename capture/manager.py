@@ -35,12 +35,16 @@ class StepSource(Protocol):
         """Every tensor that steps read or write at a fixed address, by name."""
         ...
 
-    def fill_example(self, key: CaptureKey) -> None:
-        """Puts valid, harmless content into the static inputs for a step of this key."""
+    def fill_example(self, key: CaptureKey, variant: int) -> None:
+        """Puts valid, harmless content into the static inputs for a step of this key, the same for equal arguments.
+
+        Variants differ in content: a graph is captured on one and verified on another, so that a value that was frozen
+        into it shows.
+        """
         ...
 
     def step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
-        """Runs one step of this key on the static buffers and returns its outputs. Small ones: they are kept."""
+        """Runs one step of this key on the static buffers and returns its outputs."""
         ...
 
 
@@ -70,7 +74,6 @@ class CaptureManager:
         self._backend = backend
         self._state = State.PLANNED
         self._graphs: dict[CaptureKey, Graph] = {}
-        self._eager: dict[CaptureKey, Sequence[torch.Tensor]] = {}
         self._addresses: dict[str, int] = {}
         self._captured: frozenset[CaptureKey] = frozenset()
 
@@ -91,12 +94,11 @@ class CaptureManager:
 
     def warm(self, listener: CaptureListener = lambda key: None) -> None:
         """Runs every planned step once without capture, so that workspaces have their final size before the first
-        capture, and keeps what each gave for `verify`. Nothing is left to do where capturing computes too."""
+        capture. Backends that need no warm-up skip the runs."""
         self._require("warm", State.PLANNED)
-        for key in () if self._backend.executes_while_capturing else self.plan.keys:
-            self._source.fill_example(key)
-            outputs = self._backend.warm(partial(self._source.step, key))
-            self._eager[key] = [t.clone() for t in outputs]
+        for key in self.plan.keys if self._backend.needs_warmup else ():
+            self._source.fill_example(key, 0)
+            self._backend.warm(partial(self._source.step, key))
             listener(key)
         self._state = State.WARMED
 
@@ -107,10 +109,8 @@ class CaptureManager:
         addresses = self._present_addresses()
         with frozen_garbage():
             for key in self.plan.keys:
-                self._source.fill_example(key)
+                self._source.fill_example(key, 0)
                 graphs[key] = self._backend.capture(partial(self._source.step, key))
-                if self._backend.executes_while_capturing:
-                    self._eager[key] = [t.clone() for t in graphs[key].outputs]
                 if self._present_addresses() != addresses:
                     # The graphs so far keep the old buffer, and no check at replay could tell.
                     raise self._moved(addresses, f"after the capture of {key}", "before it")
@@ -121,20 +121,18 @@ class CaptureManager:
         self._state = State.CAPTURED
 
     def verify(self) -> Sequence[Verified]:
-        """Replays each graph once and compares its outputs with the eager run on the same inputs."""
+        """Runs each step eagerly and replays its graph, both on content that it was not captured on, and compares."""
         self._require("verify", State.CAPTURED)
         return [self._verified(key) for key in self.plan.keys]
 
     def seal(self) -> None:
         """Ends capturing: from now on steps are replayed, or run with a named reason, and nothing is captured."""
         self._require("seal", State.CAPTURED)
-        self._eager.clear()
         self._state = State.SEALED
 
     def retire(self) -> None:
         """Drops all graphs. The manager cannot be used again."""
         self._graphs.clear()
-        self._eager.clear()
         self._captured = frozenset()
         self._state = State.RETIRED
 
@@ -152,6 +150,7 @@ class CaptureManager:
             self._require("replay", State.SEALED)
         if self._present_addresses() != self._addresses:
             self._state = State.STALE
+            self._captured = frozenset()
             raise self._moved(self._addresses, "at replay", "as at capture")
         return self._graphs[key].replay()
 
@@ -172,10 +171,13 @@ class CaptureManager:
         )
 
     def _verified(self, key: CaptureKey) -> Verified:
-        self._source.fill_example(key)
+        self._source.fill_example(key, 1)
+        alone = [t.clone() for t in self._backend.warm(partial(self._source.step, key))]
+        # The eager run may have written to its inputs.
+        self._source.fill_example(key, 1)
         replayed = self._graphs[key].replay()
         worst, agrees = 0.0, True
-        for eager, again in zip(self._eager[key], replayed, strict=True):
+        for eager, again in zip(alone, replayed, strict=True):
             if eager.is_floating_point():
                 worst = max(worst, float((eager - again).abs().max()))
                 agrees = agrees and torch.allclose(eager, again, rtol=_TOLERANCE, atol=_TOLERANCE)

@@ -6,7 +6,9 @@ from typing import Any
 import attrs
 
 from graphspec.cache.load import UnitResult
+from graphspec.cache.store import Outcome
 from graphspec.capture.manager import Verified
+from graphspec.config.compilation import CudagraphMode
 from graphspec.resolve.spec import ModeDecision
 
 
@@ -63,6 +65,11 @@ class WarmupReport:
             if u.store_problem
         ]
         found += [
+            f"the stored entry of unit {u.name} cannot be used, and every start compiles it anew: {u.reason}"
+            for u in self.units
+            if u.outcome is Outcome.ERROR
+        ]
+        found += [
             f"graph {v.key} differs from the eager run by {v.max_difference:.3g}"
             for v in self.graphs.differing
         ]
@@ -74,7 +81,20 @@ class WarmupReport:
             found.append(
                 f"{self.graphs.reachable} graphs are reachable, {self.graphs.captured} are captured"
             )
+        if self.graphs.fallthrough and self.mode.asked.decode_is_full:
+            found.append(
+                f"batches of {_spans(self.graphs.fallthrough)} requests decode without a full graph"
+            )
         return found
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is as asked and still good to know, one sentence each."""
+        if self.mode.granted in (CudagraphMode.PIECEWISE, CudagraphMode.FULL_AND_PIECEWISE):
+            return [
+                "steps with prefill run the compiled pieces one by one: piecewise graphs are not captured yet"
+            ]
+        return []
 
     def as_dict(self) -> Mapping[str, Any]:
         """Plain data with a fixed set of keys: what ``warmup --json`` prints."""
@@ -112,4 +132,16 @@ class WarmupReport:
             "seconds_saved": round(self.seconds_saved, 3),
             "phases": {name: round(s, 3) for name, s in self.phases.items()},
             "findings": list(self.findings),
+            "notes": list(self.notes),
         }
+
+
+def _spans(sizes: Sequence[int]) -> str:
+    """``1 to 4, 9`` for (1, 2, 3, 4, 9)."""
+    spans: list[list[int]] = []
+    for size in sizes:
+        if spans and spans[-1][1] == size - 1:
+            spans[-1][1] = size
+        else:
+            spans.append([size, size])
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in spans)

@@ -31,8 +31,8 @@ class GraphBackend(Protocol):
     """Captures calls on one device."""
 
     name: str
-    executes_while_capturing: bool
-    """True where the captured run also computes: it is then the eager run, and no warm-up run is needed before it."""
+    needs_warmup: bool
+    """True where a first run may set up what a capture forbids or must not see: workspaces, handles, lazy modules."""
 
     def warm(self, call: Call) -> Sequence[torch.Tensor]:
         """Runs the call once without capturing, the way it will be captured, and returns its outputs."""

@@ -40,7 +40,7 @@ class CudaBackend:
     """
 
     name = "cuda"
-    executes_while_capturing = False
+    needs_warmup = True
 
     def __init__(self, device: int | None = None) -> None:
         self._device = torch.cuda.current_device() if device is None else device

@@ -1,6 +1,6 @@
 """The tape: captures a call on any device by recording its operations, with the rules of CUDA graphs enforced.
 
-It is the backend where there is no GPU, and the check in CI that a step could be captured on one. What a CUDA graph
+Capturing changes nothing, as on a GPU: outputs have their values from the first replay on. It is the backend where there is no GPU, and the check in CI that a step could be captured on one. What a CUDA graph
 would refuse or silently freeze is refused here: reads of tensor values by the host, shapes that depend on data,
 constants made from Python values, and random numbers from a generator that nobody registered.
 """
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from graphspec.capture.backends.base import Call
+from graphspec.capture.backends.dry_run import outputs_without_running
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
 _HOST_READS = frozenset(
@@ -103,7 +104,7 @@ class TapeBackend:
     """Records and replays calls. `generators` are those that captured calls may draw from."""
 
     name = "tape"
-    executes_while_capturing = True
+    needs_warmup = False
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         self._generators = tuple(generators)
@@ -160,7 +161,7 @@ class _Recorder(TorchDispatchMode):
         arguments = tuple(self._argument(a) for a in flat)
         self.inside = True
         try:
-            made = func(*args, **kwargs)
+            made = outputs_without_running(func, args, kwargs)
         finally:
             self.inside = False
         tensors = _tensors_of(made)

@@ -53,9 +53,20 @@ def run(command: click.Command, arguments: list[str]) -> int:
         return done.exit_code
     except click.ClickException as error:
         if "--json" in arguments:
-            print_json({"error": "UsageError", "exit_code": error.exit_code, "problems": [
-                {"where": "command line", "found": error.format_message(), "wanted": "a valid call",
-                 "hint": "see graphspec --help"}]})
+            print_json(
+                {
+                    "error": "UsageError",
+                    "exit_code": error.exit_code,
+                    "problems": [
+                        {
+                            "where": "command line",
+                            "found": error.format_message(),
+                            "wanted": "a valid call",
+                            "hint": "see graphspec --help",
+                        }
+                    ],
+                }
+            )
         else:
             error.show()
         return error.exit_code

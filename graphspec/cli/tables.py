@@ -39,6 +39,8 @@ def show_report(report: WarmupReport) -> None:
             )
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.phases.items())
     console.print(f"{report.seconds:.2f} s in all: {phases}")
+    for note in report.notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
     for finding in report.findings:
         console.print(f"finding: {finding}", soft_wrap=True, markup=False)
     console.print(

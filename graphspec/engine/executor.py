@@ -1,5 +1,6 @@
 """The executor: runs one step of the model on static buffers, eagerly or inside a capture."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,17 +31,27 @@ class Executor:
         self._head = artifacts["head"]
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Buffers, cache and the ends of the weights: what a captured step has the addresses of."""
-        return {
-            **self.buffers.by_name(),
-            "cache": self.cache,
-            "embedding": self.weights.embedding,
-            "w_head": self.weights.w_head,
-        }
+        """Buffers, cache and weights: everything that a captured step has the addresses of."""
+        return {**self.buffers.by_name(), "cache": self.cache, **self.weights.by_name()}
 
-    def fill_example(self, key: CaptureKey) -> None:
-        """A step of `key` in which every request is padding: it touches the scratch block only."""
-        self.buffers.write([self.padding_request(key.k)] * key.bucket)
+    def fill_example(self, key: CaptureKey, variant: int) -> None:
+        """A step of `key` on pseudo-random tokens. For use before serving: it writes to the first blocks of the cache."""
+        rows, spec = 1 + key.k, self.spec
+        each = -(-rows // spec.kv_cache.block_size)
+        if key.bucket * each >= spec.kv_cache.num_blocks:
+            # Too few blocks for one's own each: rows that share the scratch block must be equal to be deterministic.
+            self.buffers.write([self.padding_request(key.k)] * key.bucket)
+            return
+        made = random.Random(variant)
+        requests = [
+            RequestRows(
+                tokens=[made.randrange(spec.model.vocab_size) for _ in range(rows)],
+                position=0,
+                blocks=range(1 + at * each, 1 + (at + 1) * each),
+            )
+            for at in range(key.bucket)
+        ]
+        self.buffers.write(requests)
 
     def padding_request(self, k: int) -> RequestRows:
         """A request of 1 + k rows that no result is read from."""

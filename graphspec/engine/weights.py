@@ -28,6 +28,9 @@ class LayerWeights:
     w_down: torch.Tensor
 
 
+_LAYER_TENSORS = tuple(a.name for a in attrs.fields(LayerWeights))
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Weights:
     """The whole model. `w_head` is `embedding` itself where the two are tied."""
@@ -36,6 +39,20 @@ class Weights:
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor
     w_head: torch.Tensor
+
+    def by_name(self) -> Mapping[str, torch.Tensor]:
+        """Every tensor, by name."""
+        named = {
+            f"layers.{at}.{name}": getattr(layer, name)
+            for at, layer in enumerate(self.layers)
+            for name in _LAYER_TENSORS
+        }
+        return {
+            **named,
+            "embedding": self.embedding,
+            "final_norm": self.final_norm,
+            "w_head": self.w_head,
+        }
 
 
 def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:

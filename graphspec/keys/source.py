@@ -164,7 +164,9 @@ def _is_toolchain(path: str) -> bool:
         if head.startswith("namedtuple_"):
             # The methods that collections makes for a named tuple only hold values.
             return True
-        return head in TOOLCHAIN_PACKAGES or (head in sys.stdlib_module_names and head != "__main__")
+        return head in TOOLCHAIN_PACKAGES or (
+            head in sys.stdlib_module_names and head != "__main__"
+        )
     for folder in _package_folders():
         if path.startswith(folder + os.sep):
             head = os.path.relpath(path, folder).split(os.sep)[0]

@@ -28,13 +28,15 @@ def batch(spans, seed=0):
     tables = ids.view(len(spans), blocks_each)
     cache = torch.randn(2, len(spans) * blocks_each + 1, BLOCK, KV_HEADS, DIM)
     total = sum(rows for _, rows in spans)
-    q, k, v = torch.randn(total, HEADS, DIM), torch.randn(total, KV_HEADS, DIM), torch.randn(
-        total, KV_HEADS, DIM
+    q, k, v = (
+        torch.randn(total, HEADS, DIM),
+        torch.randn(total, KV_HEADS, DIM),
+        torch.randn(total, KV_HEADS, DIM),
     )
     slots, starts = [], [0]
     for r, (before, rows) in enumerate(spans):
-        for p in range(before, before + rows):
-            slots.append(int(tables[r, p // BLOCK]) * BLOCK + p % BLOCK)
+        places = range(before, before + rows)
+        slots.extend(int(tables[r, p // BLOCK]) * BLOCK + p % BLOCK for p in places)
         starts.append(starts[-1] + rows)
     lens = torch.tensor([before + rows for before, rows in spans])
     return q, k, v, cache, torch.tensor(slots), tables, lens, torch.tensor(starts)

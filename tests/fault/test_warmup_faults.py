@@ -3,8 +3,10 @@
 They run the toy program (two small units) in processes of their own.
 """
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,12 +51,33 @@ def warm(config, cache, *more):
     return finish(start(config, cache, *more))
 
 
+@pytest.fixture
+def warm_copy(config, shared_cache, tmp_path):
+    """Makes a folder that holds the toy's entries: a copy of what the run has compiled before."""
+    code, _, err = warm(config, shared_cache)
+    assert code == 0, err
+
+    def copy(folder):
+        shutil.copytree(shared_cache / "entries", folder / "entries")
+        return folder
+
+    return copy
+
+
 def outcomes(report):
     return {u["name"]: (u["outcome"], u["compiled"]) for u in report["units"]}
 
 
 def entry_paths(cache):
     return sorted((cache / "entries").glob("*/*.entry"))
+
+
+def toy_entries(config, cache):
+    """The files of the toy's two units, in a folder that may hold others."""
+    seen = finish(start(config, cache, "--dry-run"))[1]
+    found = [p for u in seen["units"] for p in entry_paths(cache) if p.name.startswith(u["key"])]
+    assert len(found) == 2
+    return found
 
 
 @pytest.mark.slow
@@ -79,11 +102,10 @@ def test_kill_during_a_cold_warmup_leaves_nothing_in_the_way(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_damaged_entries_are_rebuilt_with_named_outcomes(config, tmp_path):
+def test_damaged_entries_are_rebuilt_with_named_outcomes(config, tmp_path, warm_copy):
     """One entry truncated, one byte flipped in another: both end as corrupt, are set aside, and are compiled again."""
-    cache = tmp_path / "cache"
-    assert warm(config, cache)[0] == 0
-    first, second = entry_paths(cache)
+    cache = warm_copy(tmp_path / "cache")
+    first, second = toy_entries(config, cache)
     first.write_bytes(first.read_bytes()[:-1])
     data = bytearray(second.read_bytes())
     data[len(data) // 2] ^= 1
@@ -92,7 +114,7 @@ def test_damaged_entries_are_rebuilt_with_named_outcomes(config, tmp_path):
     assert code == 0, err
     assert outcomes(report) == {"scale": ("corrupt", True), "mix": ("corrupt", True)}
     reasons = sorted(u["reason"] for u in report["units"])
-    assert "SHA-256 differs" in reasons[0]
+    assert "differs" in reasons[0]
     assert "truncated" in reasons[1]
     assert len(list((cache / "quarantine").glob("*.reason"))) == 2
     assert outcomes(warm(config, cache)[1]) == {"scale": ("hit", False), "mix": ("hit", False)}
@@ -118,9 +140,8 @@ def mounted(tmp_path):
     def mount(options):
         folder = tmp_path / f"mount{len(made)}"
         folder.mkdir()
-        ran = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True
-        )
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        ran = subprocess.run(command, check=False, capture_output=True)
         if ran.returncode:
             pytest.skip(f"this machine does not let the test mount a tmpfs: {ran.stderr!r}")
         made.append(folder)
@@ -135,6 +156,13 @@ def remount_read_only(folder):
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 
 
+def fill(path):
+    """Writes until the disk is full."""
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_a_finding_and_strict_makes_it_an_error(config, mounted):
     """Units that do not fit are used all the same; the report says so and exits 1, `--strict` exits 4."""
@@ -146,22 +174,17 @@ def test_a_full_disk_is_a_finding_and_strict_makes_it_an_error(config, mounted):
     assert len(report["findings"]) == 2
     assert all("no space is left" in finding for finding in report["findings"])
     assert os.listdir(cache / "tmp") == []
-    (cache / "filler").write_bytes(b"")
-    with open(cache / "filler", "wb", buffering=0) as file:
-        with pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(b"\0" * 4096)
+    fill(cache / "filler")
     code, report, err = warm(config, cache, "--strict")
     assert code == 4
     assert "no space is left" in report["problems"][0]["found"]
 
 
 @pytest.mark.slow
-def test_a_read_only_cache_still_serves_what_it_holds(config, mounted):
+def test_a_read_only_cache_still_serves_what_it_holds(config, mounted, warm_copy):
     """Mounted read-only, hits load as before and nothing is written; what is missing is a finding."""
-    cache = mounted("size=16m")
-    assert warm(config, cache)[0] == 0
-    gone = entry_paths(cache)[0]
+    cache = warm_copy(mounted("size=64m"))
+    gone = toy_entries(config, cache)[0]
     remount_read_only(cache)
     code, report, err = warm(config, cache)
     assert (code, report["compiled"], report["loaded"]) == (0, 0, 2), err

@@ -70,7 +70,7 @@ def test_capture_does_not_execute(backend):
     for _ in range(3):
         graph.replay()
     assert int(count) == 3
-    assert backend.executes_while_capturing is False
+    assert backend.needs_warmup is True
 
 
 def test_replay_equals_eager_after_inputs_change_and_other_graphs_run(backend, steps):

@@ -72,7 +72,7 @@ class FakeBackend:
     """A backend that, like CUDA, needs a warm run before capture. Puts what is asked of it into `log`."""
 
     name = "fake"
-    executes_while_capturing = False
+    needs_warmup = True
 
     def __init__(self, log: list[Any] | None = None) -> None:
         self.log = [] if log is None else log

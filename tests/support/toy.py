@@ -75,8 +75,8 @@ class ToySteps:
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         return {"x": self.x, "w": self.w}
 
-    def fill_example(self, key: CaptureKey) -> None:
-        self.x[: key.tokens].fill_(2.0)
+    def fill_example(self, key: CaptureKey, variant: int) -> None:
+        self.x[: key.tokens].fill_(2.0 + variant)
 
     def step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
         (scaled,) = self._artifacts["scale"](self.x[: key.tokens])

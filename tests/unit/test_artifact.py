@@ -97,7 +97,7 @@ def test_a_wrong_number_of_inputs_is_refused(compiled, count):
 def test_inputs_that_disagree_on_a_dynamic_size_are_refused():
     """A dimension of one name has one size in a call; the error says which input had set it."""
     signature = [{"name": n, "dtype": "float32", "shape": [("rows", 1, 8), 2]} for n in ("a", "b")]
-    artifact = Artifact("pair", signature, "cpu", runner=None)
+    artifact = Artifact("pair", signature, [], "cpu", runner=None)
     with pytest.raises(
         SignatureError, match=r"unit pair: input b.*rows=3, set by an earlier input"
     ):

@@ -16,6 +16,7 @@ def graphspec(*arguments, stdin=None, **env):
     return subprocess.run(
         [sys.executable, "-P", "-m", "graphspec", *arguments],
         input=stdin,
+        check=False,
         capture_output=True,
         text=True,
         env={**os.environ, **env},

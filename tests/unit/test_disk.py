@@ -68,7 +68,7 @@ def test_entries_are_private_files_in_folders_by_digest(store):
     store.put(entry_of("a"))
     path = at(store, "a")
     digest = key_of("a").digest
-    assert path.parts[-3:] == ("entries", digest[:2], digest + ".entry")
+    assert path.parts[-3:] == ("entries", digest[:2], digest + ".v1.entry")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_nlink == 1
     assert os.listdir(os.path.join(store.root, "tmp")) == []

@@ -98,12 +98,28 @@ def test_all_are_warmed_before_any_is_captured_and_largest_first():
     assert manager.memory_bytes == 300
 
 
-def test_a_backend_that_computes_while_capturing_runs_each_step_once():
-    """On the tape no separate warm run is made: what the captured run gave is what verify compares with."""
+def test_a_backend_that_needs_no_warm_up_runs_each_step_once_to_capture_and_once_to_verify():
+    """On the tape no separate warm run is made; verify runs each step eagerly, on other content than was captured."""
     steps = Steps()
     manager = manager_in(State.CAPTURED, steps)
     assert steps.log == list(PLAN.keys)
     assert all(v.agrees for v in manager.verify())
+    assert steps.log == [*PLAN.keys, *PLAN.keys]
+
+
+def test_a_value_that_was_frozen_into_a_graph_does_not_pass_verify():
+    """A step that takes a number from its batch in Python is caught, since verify uses another batch."""
+
+    class Freezing(Steps):
+        def fill_example(self, key, variant):
+            super().fill_example(key, variant)
+            self.factor = 1.0 + variant
+
+        def step(self, key):
+            return [t * self.factor for t in super().step(key)]
+
+    manager = manager_in(State.CAPTURED, Freezing())
+    assert not any(v.agrees for v in manager.verify())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

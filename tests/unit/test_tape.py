@@ -144,12 +144,12 @@ def test_a_registered_generator_gives_fresh_numbers_at_each_replay():
 
 
 def test_in_place_operations_act_on_the_static_tensor_at_each_replay(x):
-    """A counter that the step raises is raised once by the capture, which computes, and once by each replay."""
+    """A counter that the step raises is left alone by the capture, and raised once by each replay."""
     before = x.clone()
     graph = TapeBackend().capture(lambda: [x.add_(1)])
-    assert torch.equal(x, before + 1)
+    assert torch.equal(x, before)
     graph.replay()
-    assert torch.equal(graph.replay()[0], before + 3)
+    assert torch.equal(graph.replay()[0], before + 2)
     assert graph.outputs[0] is x
 
 
@@ -158,7 +158,7 @@ def test_a_capture_inside_a_capture_is_refused(x):
     backend = TapeBackend()
     with pytest.raises(CaptureStateError, match="a capture inside a capture"):
         backend.capture(lambda: backend.capture(lambda: [x + 1]).outputs)
-    assert torch.equal(backend.capture(lambda: [x + 1]).outputs[0], x + 1)
+    assert torch.equal(backend.capture(lambda: [x + 1]).replay()[0], x + 1)
 
 
 def test_outputs_keep_their_address(x):
