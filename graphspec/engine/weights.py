@@ -160,7 +160,8 @@ def _gguf(path: str, model: ModelSpec) -> Reader:
     from gguf.quants import dequantize
 
     header = read_gguf_header(path)
-    data = np.memmap(path, mode="r", dtype=np.uint8)
+    # As a plain array: a memmap's own bookkeeping on each slice took a quarter of the dequantisation.
+    data = np.memmap(path, mode="r", dtype=np.uint8).view(np.ndarray)
     heads = {
         "attn_q.weight": model.num_attention_heads,
         "attn_k.weight": model.num_key_value_heads,
