@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 CONFIG := examples/smollm2-ngram.yaml
 TREE := build/tree
 CODE := graphspec capture kernels cache tests bench _graphspec_pytest.py
-# At most this many test processes: each compiles, and two busy ones fill two cores.
+# Test processes at once, with one compute thread each: two pools of two threads on two cores wait for each other, 20 times
+# slower than one.
 WORKERS ?= 2
 
 .PHONY: demo test lint types contracts unit test-deep gpu-check bench format clean
@@ -46,10 +47,10 @@ contracts: $(VENV)/.ready $(TREE)
 	  $(CURDIR)/$(BIN)/lint-imports $(CURDIR)/pyproject.toml
 
 unit: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not deep" -q
+	HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not deep" -q
 
 test-deep: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n $(WORKERS) -q --timeout 3600
+	HYPOTHESIS_PROFILE=deep OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -q --timeout 3600
 
 # On a machine with a CUDA device.
 gpu-check:

@@ -8,7 +8,7 @@ from graphspec.engine.generate import Generator
 from graphspec.engine.tokenizer import load_tokenizer
 
 NEAR_TIE = 1e-4
-MAX_TOKENS = 48
+MAX_TOKENS = 40
 
 CODE = "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n    return a - b\n\n\n"
 PROMPTS = [
