@@ -57,8 +57,8 @@ gpu-check:
 	$(PYTHON) -P -m pytest tests/gpu -q -m gpu
 
 bench: $(VENV)/.ready
-	$(BIN)/python -P bench/warm_start.py
-	$(BIN)/python -P bench/second_warmup.py
+	$(BIN)/python bench/warm_start.py
+	$(BIN)/python bench/second_warmup.py
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix $(CODE)

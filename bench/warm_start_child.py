@@ -59,6 +59,21 @@ def their_units(spec, program):
     return {unit.name: compiled(unit) for unit in program.units()}, 0
 
 
+def cache_counters():
+    """How torch's own caches were hit, where its compiler is loaded: proof that the hot runs were hot."""
+    if "torch._dynamo" not in sys.modules:
+        return {}
+    from torch._dynamo.utils import counters
+
+    names = ("fxgraph_cache_hit", "fxgraph_cache_miss", "autograd_cache_hit", "autograd_cache_miss")
+    return {
+        n: counters[part][n]
+        for part in ("inductor", "aot_autograd")
+        for n in names
+        if n in counters[part]
+    }
+
+
 def main() -> None:
     import torch
 
@@ -92,6 +107,7 @@ def main() -> None:
                 "second_step_s": time.perf_counter() - done,
                 "compiled": compiled,
                 "inductor_loaded": "torch._inductor" in sys.modules,
+                "cache_counters": cache_counters(),
             }
         )
     )

@@ -13,7 +13,8 @@ from graphspec.errors import CacheError, CaptureIllegalError, Problem, Signature
 
 _library = torch.library.Library("graphspec", "FRAGMENT")
 _library.define("run_artifact(int handle, Tensor[] inputs) -> Tensor[]")
-_loaded: dict[int, "Artifact"] = {}
+_loaded: "weakref.WeakValueDictionary[int, Artifact]" = weakref.WeakValueDictionary()
+# Weak: the table finds an artifact by the number that a recorded call has, and must not keep alive what its owner dropped.
 _handles = itertools.count()
 
 
@@ -55,8 +56,7 @@ class Artifact:
             for i in signature
         ]
         self._handle = next(_handles)
-        # By weak reference: the table must not keep alive what its owner has dropped.
-        _loaded[self._handle] = weakref.proxy(self)
+        _loaded[self._handle] = self
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         self._check(inputs)
@@ -64,9 +64,6 @@ class Artifact:
             self._handle, inputs
         )
         return outputs
-
-    def __del__(self) -> None:
-        _loaded.pop(getattr(self, "_handle", -1), None)
 
     def described_outputs(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Meta tensors with the shapes that a call with such inputs returns.

@@ -10,6 +10,7 @@ from graphspec.cache.load import keyed_units
 from graphspec.cache.location import cache_folder
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import load_program
+from graphspec.capture.report import mode_as_dict
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec, ModeDecision
 
@@ -44,11 +45,7 @@ class Preview:
         return {
             "spec_hash": self.spec_hash,
             "capture_hash": self.capture_hash,
-            "mode": {
-                "asked": self.mode.asked.value,
-                "granted": self.mode.granted.value,
-                "reasons": list(self.mode.reasons),
-            },
+            "mode": mode_as_dict(self.mode),
             "units": [
                 {"name": u.name, "key": u.key, "stored": u.stored, "reason": u.reason}
                 for u in self.units

@@ -101,11 +101,7 @@ class WarmupReport:
         return {
             "spec_hash": self.spec_hash,
             "capture_hash": self.capture_hash,
-            "mode": {
-                "asked": self.mode.asked.value,
-                "granted": self.mode.granted.value,
-                "reasons": list(self.mode.reasons),
-            },
+            "mode": mode_as_dict(self.mode),
             "units": [
                 {
                     "name": u.name,
@@ -134,6 +130,15 @@ class WarmupReport:
             "findings": list(self.findings),
             "notes": list(self.notes),
         }
+
+
+def mode_as_dict(decision: ModeDecision) -> Mapping[str, Any]:
+    """A mode decision as plain data."""
+    return {
+        "asked": decision.asked.value,
+        "granted": decision.granted.value,
+        "reasons": list(decision.reasons),
+    }
 
 
 def _spans(sizes: Sequence[int]) -> str:
