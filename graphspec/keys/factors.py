@@ -50,6 +50,19 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield path, value
 
 
+def classes_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The class of every section below a factor tree, with the section's dotted path.
+
+    >>> list(classes_of({"": "Spec", "model": {"": "Model", "hidden_size": 576}}))
+    [('model', 'Model')]
+    """
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and CLASS in value:
+            path = f"{prefix}.{name}" if prefix else name
+            yield path, value[CLASS]
+            yield from classes_of(value, path)
+
+
 def key_text(section: Any, stage: Stage) -> bytes:
     """The canonical bytes that `compute_hash` digests: epoch, stage and factor tree."""
     return encode({"epoch": EPOCH, "stage": stage.value, "factors": factor_tree(section, stage)})

@@ -9,7 +9,7 @@ import attrs
 
 from graphspec.errors import Problem, UndeclaredFactorError
 from graphspec.fields import Stage, field_types, is_config_class, policies
-from graphspec.keys.factors import factor_tree, flatten
+from graphspec.keys.factors import classes_of, factor_tree, flatten
 
 
 @attrs.frozen
@@ -32,7 +32,8 @@ class Scope:
         Raises `UndeclaredFactorError` for a path that names no COMPILE factor of this spec, since such a path would
         promise a key that covers it.
         """
-        known = dict(flatten(factor_tree(spec, Stage.COMPILE)))
+        tree = factor_tree(spec, Stage.COMPILE)
+        known = dict(flatten(tree))
         chosen = {path: value for path, value in known.items() if self.covers(path)}
         idle = [
             p
@@ -49,7 +50,9 @@ class Scope:
                 )
                 for path in idle
             )
-        return chosen
+        # A class decides properties and ClassVars, so two classes with equal fields must not share a key.
+        classes = {f"{path}:class": name for path, name in classes_of(tree) if self.reaches(path)}
+        return {**chosen, **classes}
 
 
 class RecordingView:

@@ -193,14 +193,41 @@ def test_a_misspelled_field_is_an_attribute_error():
 
 
 def test_a_scope_gives_the_compile_factors_below_its_paths():
-    """factors() holds the COMPILE fields that the paths cover, and no others."""
+    """factors() holds the COMPILE fields that the paths cover, and the class of each section they reach; no others."""
+    inner = {"inner:class": f"{type(Whole().inner).__module__}.{type(Whole().inner).__qualname__}"}
     assert Scope(("inner", "depth")).factors(Whole()) == {
         "inner.width": 8,
         "inner.height": 4,
         "depth": 2,
+        **inner,
     }
-    assert Scope(("inner.width",)).factors(Whole()) == {"inner.width": 8}
+    assert Scope(("inner.width",)).factors(Whole()) == {"inner.width": 8, **inner}
+    assert Scope(("depth",)).factors(Whole()) == {"depth": 2}
     assert Scope(()).factors(Whole()) == {}
+
+
+def test_two_classes_with_equal_fields_do_not_share_a_key(tmp_path):
+    """A class decides properties and ClassVars that a trace may read, so it is a factor wherever a scope reaches it."""
+    from graphspec.fields import evolve
+    from graphspec.speculators.base import SpeculatorConfig
+
+    spec = plain_spec(tmp_path)
+
+    def factors(cls):
+        drafting = evolve(spec.speculative, speculator=cls())
+        return Scope(("speculative.method", "speculative.speculator.width")).factors(
+            evolve(spec, speculative=drafting)
+        )
+
+    @config_class
+    class One(SpeculatorConfig):
+        width: int = keyed(Stage.COMPILE, default=1, doc="A field.")
+
+    @config_class
+    class Two(SpeculatorConfig):
+        width: int = keyed(Stage.COMPILE, default=1, doc="A field.")
+
+    assert factors(One) != factors(Two)
 
 
 @pytest.mark.parametrize(
@@ -239,5 +266,6 @@ def test_every_field_of_a_real_spec_is_either_recorded_or_refused(tmp_path):
 
     paths = tuple(policies(type(spec)))
     walk(spec, RecordingView(spec, Scope(paths), reads), "")
-    assert seen == reads == known
+    fields = {path: value for path, value in known.items() if not path.endswith(":class")}
+    assert seen == reads == fields
     assert refused >= {"model.source", "kv_cache.num_blocks", "mode.granted", "runner"}

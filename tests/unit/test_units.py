@@ -169,7 +169,7 @@ def test_the_key_text_can_be_read_back(tiny_spec):
     made = key(UNIT, tiny_spec)
     content = decode(made.text)
     assert content["unit"] == "scale"
-    assert content["scope"] == {"model.rms_norm_eps": 1e-5}
+    assert content["scope"]["model.rms_norm_eps"] == 1e-5
     assert content["signature"] == [
         {"name": "x", "dtype": "float32", "shape": [("rows", 1, 32), 8]}
     ]
