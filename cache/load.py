@@ -109,7 +109,7 @@ class _Run:
         self.results: dict[str, UnitResult] = {}
 
     def load(self, keyed: Keyed) -> bool:
-        """Looks a unit up and loads it on a hit. How the first lookup ended is the unit's outcome."""
+        """Looks a unit up and loads it on a hit. A unit that is compiled in the end has the outcome of its first lookup."""
         began = time.perf_counter()
         lookup = self._store.get(keyed.key)
         entry = lookup.entry
