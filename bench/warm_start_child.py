@@ -47,10 +47,16 @@ def our_units(spec, program):
 def their_units(spec, program):
     import torch
 
+    from graphspec.cache.units import DynamicDim
+
     def compiled(unit):
-        function = torch.compile(unit.build(spec), dynamic=True, fullgraph=True)
+        function = torch.compile(unit.build(spec), fullgraph=True)
+        # Only the token dimension is dynamic: dynamic=True would also make the model's constants symbols, and restart.
+        rows = [i for i, t in enumerate(unit.inputs) if isinstance(t.shape[0], DynamicDim)]
 
         def call(*tensors):
+            for i in rows:
+                torch._dynamo.mark_dynamic(tensors[i], 0)
             made = function(*tensors)
             return made if isinstance(made, tuple) else (made,)
 
