@@ -29,6 +29,7 @@ class KeyLocks:
             yield False
             return
         except (OSError, NotImplementedError):
+            # filelock raises the latter where the file system has no flock.
             yield True
             return
         try:

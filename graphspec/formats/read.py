@@ -2,11 +2,14 @@
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import Problem, SpecError
 from graphspec.formats.document import Document
 from graphspec.formats.yaml_reader import read_yaml
+from graphspec.speculators.registry import speculator_config_class
 from graphspec.text import show
 
 _MAX_BYTES = 4 << 20
@@ -82,4 +85,17 @@ def config_of(document: Document) -> EngineConfig:
     try:
         return EngineConfig.from_dict(document.data)
     except SpecError as error:
-        raise document.locate(error.problems) from None
+        raise document.locate([*error.problems, *_unknown_method(document.data)]) from None
+
+
+def _unknown_method(data: Mapping[str, Any]) -> Sequence[Problem]:
+    """The problem of an unknown drafting method. Resolution checks the name, and a config with other problems never
+    gets there, so its reader would learn of it only in a second round."""
+    section = data.get("speculative")
+    method = section.get("method") if isinstance(section, Mapping) else None
+    if isinstance(method, str):
+        try:
+            speculator_config_class(method)
+        except SpecError as error:
+            return error.problems
+    return ()

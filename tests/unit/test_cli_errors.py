@@ -81,6 +81,21 @@ def test_all_problems_come_at_once(tmp_path):
     assert [p["where"].split(":")[-2] for p in problems] == ["1", "2", "3", "4"]
 
 
+def test_an_unknown_method_comes_with_the_other_problems(tmp_path):
+    """A misspelt method and a wrong type are reported in one round, each at its line."""
+    text = (
+        "model: {source: a}\n"
+        "scheduler: {max_num_seqs: '4'}\n"
+        "speculative: {method: ngrm, num_speculative_tokens: 4}\n"
+    )
+    ran = graphspec("warmup", "--config", str(write(tmp_path, text)), "--json")
+    problems = json.loads(ran.stdout)["problems"]
+    assert [p["where"].split(".yaml:")[1] for p in problems] == [
+        "2: scheduler.max_num_seqs",
+        "3: speculative.method",
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "facts"),
     [("absent.yaml", ["no such file"]), (".", ["a folder"])],
