@@ -1,18 +1,23 @@
 """How a field of a config class is declared: keyed at a stage, or unkeyed for a reason."""
 
 import enum
+import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import attrs
 
 from graphspec.errors import Problem, SpecError
+from graphspec.frozen import JsonValue, freeze
 from graphspec.text import one_of, show
 
 _POLICY = "graphspec.policy"
+_MAX_JSON_DEPTH = 32
 T = TypeVar("T")
+Rule = Callable[[Any], Iterable[Problem]]
+"""A check that takes a section, or what could be read of one, and yields what is wrong."""
 
 
 class Stage(enum.Enum):
@@ -28,13 +33,17 @@ class Stage(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class FieldPolicy:
-    """What is declared of one field: what it is for, which key it enters, or why it enters none."""
+    """What is declared of one field: what it is for, which key it enters, or why it enters none.
+
+    `group` is the heading under which a long section shows the field.
+    """
 
     stage: Stage | None
     reason: str
     doc: str
     minimum: int | float | None
     maximum: int | float | None
+    group: str
 
 
 def keyed(
@@ -44,10 +53,14 @@ def keyed(
     default: Any = attrs.NOTHING,
     minimum: int | float | None = None,
     maximum: int | float | None = None,
+    group: str = "",
 ) -> Any:
     """Declares a field that is part of the key of `stage`; `doc` says what it is for, with its unit."""
     return _field(
-        FieldPolicy(stage=stage, reason="", doc=doc, minimum=minimum, maximum=maximum), default
+        FieldPolicy(
+            stage=stage, reason="", doc=doc, minimum=minimum, maximum=maximum, group=group
+        ),
+        default,
     )
 
 
@@ -58,12 +71,16 @@ def unkeyed(
     default: Any = attrs.NOTHING,
     minimum: int | float | None = None,
     maximum: int | float | None = None,
+    group: str = "",
 ) -> Any:
     """Declares a field that no key contains, with the reason why compiled code cannot depend on it."""
     if not reason.strip():
         raise TypeError("unkeyed() needs a reason: why can no compiled graph depend on this field?")
     return _field(
-        FieldPolicy(stage=None, reason=reason, doc=doc, minimum=minimum, maximum=maximum), default
+        FieldPolicy(
+            stage=None, reason=reason, doc=doc, minimum=minimum, maximum=maximum, group=group
+        ),
+        default,
     )
 
 
@@ -78,7 +95,8 @@ def config_class(cls: type[T]) -> type[T]:
     """Makes a frozen, slotted, keyword-only attrs class whose every field has a policy.
 
     A field without one is a TypeError when the class is created. Instances check their own types and bounds, and
-    what ``problems()`` of the class returns, and raise one `SpecError` with everything that is wrong.
+    then the class's ``rules``: functions that take the instance and yield problems. One `SpecError` has everything
+    that is wrong.
 
     >>> @config_class
     ... class Section:
@@ -100,12 +118,48 @@ def _declared(cls: type, fields: list["attrs.Attribute[Any]"]) -> list["attrs.At
             f"{cls.__qualname__}.{missing[0]} declares no key policy: write keyed(Stage.COMPILE, ...), "
             "keyed(Stage.CAPTURE, ...) or unkeyed(reason=...), so that no key can forget it"
         )
-    return [f.evolve(converter=_as_float) if f.type is float else f for f in fields]
+    return [f.evolve(converter=_normal_form(f.type)) for f in fields]
+
+
+def _normal_form(annotation: Any) -> Callable[[Any], Any] | None:
+    """What makes equal values of a field one value, with one encoding. Values of another type stay as they are."""
+    parts = alternatives(annotation)
+    if float in parts and int not in parts:
+        return _as_float
+    if any(is_mapping(p) for p in parts):
+        return _freeze_plain
+    if any(typing.get_origin(p) is tuple and float in typing.get_args(p) for p in parts):
+        return lambda value: tuple(map(_as_float, value)) if type(value) is tuple else value
+    return None
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation alone."""
+    origin = typing.get_origin(annotation)
+    union = origin in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if union else (annotation,)
+
+
+def is_mapping(annotation: Any) -> bool:
+    """True for the annotation of a mapping."""
+    origin = typing.get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _freeze_plain(value: Any) -> Any:
+    # What is not plain data stays as it is for the check to name; freezing it could also recurse without end.
+    return freeze(value) if isinstance(value, Mapping) and not _json_mismatch(value) else value
 
 
 def _as_float(value: Any) -> Any:
-    # 10000 and 10000.0 are one number to a field of type float, so they must have one encoding.
-    return float(value) if type(value) is int else value
+    # 10000 and 10000.0 are one number to a field of type float, so they must have one encoding. An integer beyond
+    # every float stays, and is refused by its bound or when it is encoded.
+    if type(value) is not int:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return value
 
 
 def is_config_class(cls: Any) -> bool:
@@ -136,11 +190,16 @@ def _validate(self: Any) -> None:
         wrong = mismatch(value, hints[name]) or out_of_bounds(value, policy)
         if wrong:
             problems.append(Problem(where=name, found=show(value), wanted=wrong))
-    check: Callable[[], list[Problem]] | None = getattr(self, "problems", None)
-    if check is not None and not problems:
-        problems.extend(check())
+    if not problems:
+        problems = [problem for rule in rules_of(type(self)) for problem in rule(self)]
     if problems:
         raise SpecError(problems)
+
+
+def rules_of(cls: type) -> tuple[Rule, ...]:
+    """The class's own checks beyond types and bounds."""
+    rules: tuple[Rule, ...] = getattr(cls, "rules", ())
+    return rules
 
 
 def field_types(cls: type) -> Mapping[str, Any]:
@@ -168,6 +227,8 @@ def mismatch(value: Any, annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if annotation is Any:
         return ""
+    if annotation is JsonValue:
+        return _json_mismatch(value)
     if origin in (typing.Union, types.UnionType):
         wanted = [mismatch(value, a) for a in typing.get_args(annotation)]
         return "" if "" in wanted else " or ".join(dict.fromkeys(wanted))
@@ -178,12 +239,30 @@ def mismatch(value: Any, annotation: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping_mismatch(value, typing.get_args(annotation))
     if annotation is float:
-        return "" if type(value) in (int, float) else "a number"
+        # No field means anything at NaN or infinity, and both would pass every bound that is written as a comparison.
+        finite = type(value) is int or (type(value) is float and math.isfinite(value))
+        return "" if finite else "a finite number" if type(value) is float else "a number"
     if annotation in (bool, int, str):
         return "" if type(value) is annotation else NAMES[annotation]
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return "" if isinstance(value, annotation) else one_of(m.value for m in annotation)
     return "" if isinstance(value, origin or annotation) else f"a {annotation.__name__}"
+
+
+def _json_mismatch(value: Any, depth: int = 0) -> str:
+    if depth > _MAX_JSON_DEPTH:
+        return f"at most {_MAX_JSON_DEPTH} levels of nesting"
+    if value is None or type(value) in (bool, int, str):
+        return ""
+    if type(value) is float:
+        return "" if math.isfinite(value) else "a finite number"
+    if isinstance(value, Mapping):
+        if not all(type(k) is str for k in value):
+            return "a mapping whose keys are strings"
+        return next(filter(None, (_json_mismatch(v, depth + 1) for v in value.values())), "")
+    if isinstance(value, list | tuple):
+        return next(filter(None, (_json_mismatch(v, depth + 1) for v in value)), "")
+    return "plain data: null, a boolean, a number, a string, a list or a mapping"
 
 
 def _mapping_mismatch(value: Any, items: tuple[Any, ...]) -> str:

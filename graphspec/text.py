@@ -1,7 +1,7 @@
 """Small helpers for messages: nearest names, readable values, lists of choices."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _SHOWN_CHARACTERS = 60
@@ -19,7 +19,7 @@ def show(value: Any) -> str:
         tuple: "a list",
         dict: "a mapping",
     }
-    kind = kinds.get(type(value), type(value).__name__)
+    kind = kinds.get(type(value), "a mapping" if isinstance(value, Mapping) else type(value).__name__)
     if value is None:
         return "nothing (null)"
     try:

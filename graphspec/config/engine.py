@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphspec.config.compilation import CompilationConfig
 from graphspec.config.device import DeviceConfig
+from graphspec.config.extras import LoRAConfig, WatermarkConfig
+from graphspec.config.kernels import KernelConfig
 from graphspec.config.kv_cache import KVCacheConfig
 from graphspec.config.model import ModelConfig
 from graphspec.config.parallel import ParallelConfig
@@ -29,11 +31,18 @@ class EngineConfig:
         Stage.COMPILE, default=SchedulerConfig(), doc="Limits of one step."
     )
     kv_cache: KVCacheConfig = keyed(Stage.COMPILE, default=KVCacheConfig(), doc="The paged cache.")
+    kernels: KernelConfig = keyed(
+        Stage.COMPILE, default=KernelConfig(), doc="Implementations of attention and experts."
+    )
     compilation: CompilationConfig = keyed(
         Stage.COMPILE, default=CompilationConfig(), doc="What to compile and capture."
     )
     speculative: SpeculativeConfig | None = keyed(
         Stage.COMPILE, default=None, doc="Speculative decoding; none by default."
+    )
+    lora: LoRAConfig | None = keyed(Stage.COMPILE, default=None, doc="Adapters; none by default.")
+    watermark: WatermarkConfig | None = keyed(
+        Stage.CAPTURE, default=None, doc="Watermarked sampling; none by default."
     )
     device: DeviceConfig = keyed(Stage.COMPILE, default=DeviceConfig(), doc="The device.")
     program: str = keyed(

@@ -1,6 +1,6 @@
 """The scheduler section: how much one step may hold."""
 
-from graphspec.fields import Stage, config_class, keyed
+from graphspec.fields import Stage, config_class, keyed, unkeyed
 
 
 @config_class
@@ -16,4 +16,9 @@ class SchedulerConfig:
         minimum=1,
         maximum=1 << 24,
         doc="Most tokens in one step, of all requests together; upper bound of every unit's token dimension.",
+    )
+    async_scheduling: bool = unkeyed(
+        default=False,
+        doc="Whether a step is scheduled while the one before still runs.",
+        reason="the order of work on the host; the same graphs run",
     )

@@ -9,23 +9,65 @@ from typing import Any, TypeVar
 import attrs
 import cattrs
 
+from graphspec.config.partial import Partial, broken_rules
 from graphspec.errors import Problem, SpecError
 from graphspec.fields import (
+    alternatives,
     field_types,
     is_config_class,
+    is_mapping,
     mismatch,
     out_of_bounds,
     policies,
 )
+from graphspec.frozen import thaw
 from graphspec.text import did_you_mean, one_of, show
 
 T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
 
 
+class _SectionError(SpecError):
+    """Problems of one section, with what could be read of it."""
+
+    def __init__(self, problems: list[Problem], partial: Partial) -> None:
+        super().__init__(problems)
+        self.partial = partial
+
+
 def structure(data: Any, cls: type[T]) -> T:
     """The instance of `cls` that `data` describes. Paths in the raised `SpecError` are dotted, from the root."""
-    return _converter().structure(data, cls)
+    made, problems = structure_partial(data, cls)
+    if problems or isinstance(made, Partial):
+        raise SpecError(problems)
+    return made
+
+
+def structure_partial(data: Any, cls: type[T]) -> tuple[T | Partial, list[Problem]]:
+    """The same, with the problems beside what could be read, so that later checks can run on the rest."""
+    try:
+        made: T = _converter().structure(data, cls)
+        return made, []
+    except _SectionError as error:
+        return error.partial, list(error.problems)
+    except SpecError as error:
+        return Partial({}), list(error.problems)
+
+
+def unstructure(section: Any) -> Any:
+    """The plain data that `structure` reads as an equal object: fields at their defaults left out.
+
+    >>> from graphspec.config.scheduler import SchedulerConfig
+    >>> unstructure(SchedulerConfig(max_num_seqs=8))
+    {'max_num_seqs': 8}
+    """
+    if isinstance(section, enum.Enum):
+        return section.value
+    if not is_config_class(type(section)):
+        return [unstructure(v) for v in section] if isinstance(section, tuple) else thaw(section)
+    fields = attrs.fields_dict(type(section))
+    values = {name: getattr(section, name) for name in policies(type(section))}
+    return {n: unstructure(v) for n, v in values.items() if v != fields[n].default}
 
 
 def _converter() -> cattrs.Converter:
@@ -36,7 +78,7 @@ def _converter() -> cattrs.Converter:
         converter.register_structure_hook(scalar, _leaf)
     converter.register_structure_hook_func(_is_enum, _enum)
     converter.register_structure_hook_factory(_is_tuple, lambda t: _tuple_hook(converter))
-    converter.register_structure_hook_factory(_is_optional, lambda t: _optional_hook(converter))
+    converter.register_structure_hook_factory(_is_union, lambda t: _union_hook(converter))
     converter.register_structure_hook_factory(is_config_class, lambda t: _section_hook(converter))
     return converter
 
@@ -49,10 +91,8 @@ def _is_tuple(cls: Any) -> bool:
     return typing.get_origin(cls) is tuple
 
 
-def _is_optional(cls: Any) -> bool:
-    return typing.get_origin(cls) in (typing.Union, types.UnionType) and type(
-        None
-    ) in typing.get_args(cls)
+def _is_union(cls: Any) -> bool:
+    return typing.get_origin(cls) in (typing.Union, types.UnionType)
 
 
 def _wrong(value: Any, wanted: str, hint: str = "") -> SpecError:
@@ -62,8 +102,6 @@ def _wrong(value: Any, wanted: str, hint: str = "") -> SpecError:
 def _leaf(value: Any, annotation: Any) -> Any:
     items = typing.get_args(annotation)
     if isinstance(value, Mapping) and len(items) == 2:
-        # A copy, so that what the caller does to the data later does not reach a frozen config.
-        value = dict(value)
         _check_mapping(value, items)
     wanted = mismatch(value, annotation)
     if wanted:
@@ -73,9 +111,7 @@ def _leaf(value: Any, annotation: Any) -> Any:
 
 def _check_mapping(value: Mapping[Any, Any], items: tuple[Any, ...]) -> None:
     found = [
-        Problem(
-            where=_key(k), found="this key", wanted=f"keys that are each {mismatch(k, items[0])}"
-        )
+        Problem(where=_key(k), found="this key", wanted="keys that are each a string")
         for k in value
         if mismatch(k, items[0])
     ]
@@ -102,12 +138,20 @@ def _enum(value: Any, cls: type[enum.Enum]) -> enum.Enum:
     raise _wrong(value, one_of(names), hint)
 
 
-def _optional_hook(converter: cattrs.Converter) -> Hook:
+def _union_hook(converter: cattrs.Converter) -> Hook:
     def hook(value: Any, annotation: Any) -> Any:
-        if value is None:
+        parts = alternatives(annotation)
+        if value is None and type(None) in parts:
             return None
-        (inner,) = (a for a in typing.get_args(annotation) if a is not type(None))
-        return converter.structure(value, inner)
+        parts = tuple(p for p in parts if p is not type(None))
+        if len(parts) > 1:
+            # Plain data decides which alternative was meant: a mapping is a section or a mapping, all else is not.
+            mappings = tuple(p for p in parts if is_config_class(p) or is_mapping(p))
+            chosen = mappings if isinstance(value, Mapping) else set(parts) - set(mappings)
+            parts = tuple(p for p in parts if p in chosen) or parts
+        if len(parts) > 1 or isinstance(value, parts[0] if isinstance(parts[0], type) else ()):
+            return _leaf(value, annotation)
+        return converter.structure(value, parts[0])
 
     return hook
 
@@ -140,6 +184,9 @@ def _collect(
 ) -> Any:
     try:
         return converter.structure(value, annotation)
+    except _SectionError as error:
+        problems.extend(p.under(where) for p in error.problems)
+        return error.partial
     except SpecError as error:
         problems.extend(p.under(where) for p in error.problems)
         return None
@@ -151,25 +198,48 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
             return value
         if not isinstance(value, Mapping):
             raise _wrong(value, f"a mapping with keys among {', '.join(policies(cls))}")
-        problems = [_unknown(name, cls) for name in value if name not in policies(cls)]
-        hints = field_types(cls)
-        given: dict[str, Any] = {}
+        problems: list[Problem] = []
+        written = _by_field(value, cls, problems)
+        hints, readable = field_types(cls), {}
         for name, policy in policies(cls).items():
-            if name in value:
+            default = attrs.fields_dict(cls)[name].default
+            if name in written:
                 before = len(problems)
-                given[name] = _collect(problems, name, converter, value[name], hints[name])
-                wrong = out_of_bounds(value[name], policy) if len(problems) == before else ""
+                made = _collect(problems, name, converter, written[name], hints[name])
+                wrong = out_of_bounds(made, policy) if len(problems) == before else ""
                 if wrong:
-                    problems.append(Problem(where=name, found=show(value[name]), wanted=wrong))
-            elif attrs.fields_dict(cls)[name].default is attrs.NOTHING:
+                    problems.append(Problem(where=name, found=show(made), wanted=wrong))
+                if len(problems) == before or isinstance(made, Partial):
+                    readable[name] = made
+            elif default is attrs.NOTHING:
                 problems.append(
                     Problem(where=name, found="nothing", wanted="a value", hint=policy.doc)
                 )
+            else:
+                readable[name] = default
+        partial = Partial(readable)
+        problems.extend(broken_rules(cls, partial))
         if problems:
-            raise SpecError(problems)
-        return cls(**given)
+            raise _SectionError(problems, partial)
+        return cls(**readable)
 
     return hook
+
+
+def _by_field(value: Mapping[Any, Any], cls: type, problems: list[Problem]) -> Mapping[str, Any]:
+    """The written values by field name. A hyphen in a key stands for an underscore, as on a command line."""
+    written: dict[str, Any] = {}
+    for key, given in value.items():
+        name = key.replace("-", "_") if isinstance(key, str) else key
+        if name not in policies(cls):
+            problems.append(_unknown(key, cls))
+        elif name in written:
+            problems.append(
+                Problem(where=name, found="this field twice", wanted="one spelling of each field")
+            )
+        else:
+            written[name] = given
+    return written
 
 
 def _unknown(name: Any, cls: type) -> Problem:

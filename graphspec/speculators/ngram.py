@@ -1,13 +1,23 @@
 """n-gram drafting (prompt lookup): the continuation of an earlier occurrence of the last tokens."""
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from graphspec.errors import Problem
-from graphspec.fields import config_class, unkeyed
+from graphspec.fields import Rule, config_class, unkeyed
 from graphspec.speculators.base import SpeculatorConfig
 from graphspec.text import show
 
 _HOST = "matching runs on the host; no graph contains it"
+
+
+def _window(section: Any) -> Iterator[Problem]:
+    if section.prompt_lookup_min > section.prompt_lookup_max:
+        yield Problem(
+            where="prompt_lookup_min",
+            found=show(section.prompt_lookup_min),
+            wanted=f"at most prompt_lookup_max ({section.prompt_lookup_max})",
+        )
 
 
 @config_class
@@ -18,19 +28,10 @@ class NgramSpeculatorConfig(SpeculatorConfig):
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.ngram.NgramSpeculator"
     prefer_dense_token_history: ClassVar[bool] = True
 
+    rules: ClassVar[tuple[Rule, ...]] = (_window,)
+
     prompt_lookup_min: int = unkeyed(
         minimum=1, doc="Shortest suffix that must match.", reason=_HOST
     )
     prompt_lookup_max: int = unkeyed(minimum=1, doc="Longest suffix looked up.", reason=_HOST)
 
-    def problems(self) -> list[Problem]:
-        """The window must not be empty."""
-        if self.prompt_lookup_min <= self.prompt_lookup_max:
-            return []
-        return [
-            Problem(
-                where="prompt_lookup_min",
-                found=show(self.prompt_lookup_min),
-                wanted=f"at most prompt_lookup_max ({self.prompt_lookup_max})",
-            )
-        ]
