@@ -10,9 +10,9 @@ from graphspec.cache.load import keyed_units
 from graphspec.cache.location import cache_folder
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import load_program
-from graphspec.capture.report import mode_as_dict
+from graphspec.capture.report import Decisions
 from graphspec.fields import Stage
-from graphspec.resolve.spec import EngineSpec, ModeDecision
+from graphspec.resolve.spec import EngineSpec
 
 
 @attrs.frozen(kw_only=True)
@@ -31,7 +31,7 @@ class Preview:
 
     spec_hash: str
     capture_hash: str
-    mode: ModeDecision
+    decisions: Decisions
     units: Sequence[UnitPreview]
     plan: CapturePlan
 
@@ -45,7 +45,7 @@ class Preview:
         return {
             "spec_hash": self.spec_hash,
             "capture_hash": self.capture_hash,
-            "mode": mode_as_dict(self.mode),
+            **self.decisions.as_dict(),
             "units": [
                 {"name": u.name, "key": u.key, "stored": u.stored, "reason": u.reason}
                 for u in self.units
@@ -80,7 +80,7 @@ def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
     return Preview(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         capture_hash=spec.compute_hash(Stage.CAPTURE),
-        mode=spec.mode,
+        decisions=Decisions.of(spec),
         units=units,
         plan=plan_capture(spec),
     )

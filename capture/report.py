@@ -8,8 +8,11 @@ import attrs
 from graphspec.cache.load import UnitResult
 from graphspec.cache.store import Outcome
 from graphspec.capture.manager import Verified
-from graphspec.config.compilation import CudagraphMode
-from graphspec.resolve.spec import ModeDecision
+from graphspec.resolve.decision import ModeDecision
+from graphspec.resolve.records import Note
+from graphspec.resolve.runner import RunnerDecision
+from graphspec.resolve.schedule import ScheduleDecision
+from graphspec.resolve.spec import EngineSpec
 
 
 @attrs.frozen(kw_only=True)
@@ -30,12 +33,64 @@ class GraphReport:
 
 
 @attrs.frozen(kw_only=True)
+class Decisions:
+    """What a contract granted of what was asked. `schedule` is None without speculation."""
+
+    mode: ModeDecision
+    runner: RunnerDecision | None = None
+    schedule: ScheduleDecision | None = None
+    notes: tuple[Note, ...] = ()
+
+    @classmethod
+    def of(cls, spec: EngineSpec) -> "Decisions":
+        """The decisions that `spec` holds."""
+        schedule = spec.speculative.schedule if spec.speculative is not None else None
+        return cls(mode=spec.mode, runner=spec.runner, schedule=schedule, notes=spec.notes)
+
+    @property
+    def lowered(self) -> Sequence[str]:
+        """One sentence for each thing that is less than what was asked."""
+        found = [
+            f"graph mode {self.mode.asked.value} was lowered to {self.mode.granted.value}: {r}"
+            for r in self.mode.reasons
+        ]
+        if self.schedule is not None:
+            found += [f"the dynamic depth table is not used: {r}" for r in self.schedule.reasons]
+        return found
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Plain data."""
+        schedule, runner = self.schedule, self.runner
+        return {
+            "mode": {
+                "asked": self.mode.asked.value,
+                "granted": self.mode.granted.value,
+                "reasons": list(self.mode.reasons),
+            },
+            "runner": None
+            if runner is None
+            else {
+                "asked": runner.asked,
+                "granted": runner.granted,
+                "reasons": list(runner.reasons),
+            },
+            "schedule": None
+            if schedule is None
+            else {
+                "asked": None if schedule.asked is None else [list(r) for r in schedule.asked],
+                "granted": [list(tier) for tier in schedule.granted.tiers],
+                "reasons": list(schedule.reasons),
+            },
+        }
+
+
+@attrs.frozen(kw_only=True)
 class WarmupReport:
     """What a warmup did. `phases` has the wall seconds of each part, in order."""
 
     spec_hash: str
     capture_hash: str
-    mode: ModeDecision
+    decisions: Decisions
     units: Sequence[UnitResult]
     graphs: GraphReport
     phases: Mapping[str, float]
@@ -73,15 +128,12 @@ class WarmupReport:
             f"graph {v.key} differs from the eager run by {v.max_difference:.3g}"
             for v in self.graphs.differing
         ]
-        found += [
-            f"graph mode {self.mode.asked.value} was lowered to {self.mode.granted.value}: {r}"
-            for r in self.mode.reasons
-        ]
+        found += self.decisions.lowered
         if self.graphs.captured != self.graphs.reachable:
             found.append(
                 f"{self.graphs.reachable} graphs are reachable, {self.graphs.captured} are captured"
             )
-        if self.graphs.fallthrough and self.mode.asked.decode_is_full:
+        if self.graphs.fallthrough and self.decisions.mode.asked.decode_is_full:
             found.append(
                 f"batches of {_spans(self.graphs.fallthrough)} requests decode without a full graph"
             )
@@ -90,18 +142,19 @@ class WarmupReport:
     @property
     def notes(self) -> Sequence[str]:
         """What is as asked and still good to know, one sentence each."""
-        if self.mode.granted in (CudagraphMode.PIECEWISE, CudagraphMode.FULL_AND_PIECEWISE):
-            return [
+        told = [str(note) for note in self.decisions.notes]
+        if self.decisions.mode.granted.needs_piecewise:
+            told.append(
                 "steps with prefill run the compiled pieces one by one: piecewise graphs are not captured yet"
-            ]
-        return []
+            )
+        return told
 
     def as_dict(self) -> Mapping[str, Any]:
         """Plain data with a fixed set of keys: what ``warmup --json`` prints."""
         return {
             "spec_hash": self.spec_hash,
             "capture_hash": self.capture_hash,
-            "mode": mode_as_dict(self.mode),
+            **self.decisions.as_dict(),
             "units": [
                 {
                     "name": u.name,
@@ -130,15 +183,6 @@ class WarmupReport:
             "findings": list(self.findings),
             "notes": list(self.notes),
         }
-
-
-def mode_as_dict(decision: ModeDecision) -> Mapping[str, Any]:
-    """A mode decision as plain data."""
-    return {
-        "asked": decision.asked.value,
-        "granted": decision.granted.value,
-        "reasons": list(decision.reasons),
-    }
 
 
 def _spans(sizes: Sequence[int]) -> str:

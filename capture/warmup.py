@@ -18,7 +18,7 @@ from graphspec.capture.keys import CaptureKey
 from graphspec.capture.manager import CaptureManager, StepSource
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import load_program
-from graphspec.capture.report import GraphReport, WarmupReport
+from graphspec.capture.report import Decisions, GraphReport, WarmupReport
 from graphspec.config.device import Target
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec
@@ -107,7 +107,7 @@ def make_ready(
     report = WarmupReport(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         capture_hash=spec.compute_hash(Stage.CAPTURE),
-        mode=spec.mode,
+        decisions=Decisions.of(spec),
         units=results,
         graphs=GraphReport(
             planned=len(plan.keys),

@@ -1,26 +1,44 @@
 """The functions that most users call: `load` and `warmup`."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from graphspec.errors import SpecError
-from graphspec.formats.read import config_of, read_document
+from graphspec.errors import EnvironmentProblem
+from graphspec.formats.assign import assign
+from graphspec.formats.document import Document
+from graphspec.formats.read import read_document
+from graphspec.resolve import Resolution, check
 from graphspec.resolve.spec import EngineSpec
 
 if TYPE_CHECKING:
     from graphspec.capture.report import WarmupReport
 
 
-def load(path: str) -> EngineSpec:
+def load(path: str, settings: Iterable[str] = ()) -> EngineSpec:
     """The contract that the config file at `path` (``-``: standard input) resolves to.
 
-    Raises `SpecError` with every problem, each with file and line.
+    `settings` are changes as ``path.to.field=value``, applied in order. Raises `SpecError` with every problem, each
+    with file and line, and `EnvironmentProblem` when only this machine is at fault, as for a checkpoint that is not
+    here.
     """
+    return resolve_document(read_settings(path, settings)).require()
+
+
+def read_settings(path: str, settings: Iterable[str] = ()) -> Document:
+    """The file's data with `settings` applied. Raises `SpecError` for what cannot be read."""
     document = read_document(path)
-    config = config_of(document)
-    try:
-        return config.resolve()
-    except SpecError as error:
-        raise document.locate(error.problems) from None
+    for setting in settings:
+        document = assign(document, setting)
+    return document
+
+
+def resolve_document(document: Document) -> Resolution:
+    """What a document comes to. Raises one error with all problems, each with file and line."""
+    made = check(document.data)
+    if made.spec is not None:
+        return made
+    error = made.error()
+    raise error if isinstance(error, EnvironmentProblem) else document.locate(error.problems)
 
 
 def warmup(spec: EngineSpec, **options: Any) -> "WarmupReport":

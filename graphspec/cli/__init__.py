@@ -16,6 +16,17 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.generate:generate",
         "Greedy text from the warmed reference engine.",
     ),
+    "check": ("graphspec.cli.check:check", "Everything that is wrong with a config, at once."),
+    "show": (
+        "graphspec.cli.show:show",
+        "A config as read or resolved, with origins and decisions.",
+    ),
+    "convert": (
+        "graphspec.cli.convert:convert",
+        "Configs of other engines to ours, and back.",
+    ),
+    "schema": ("graphspec.cli.schema:schema", "The JSON Schema of config files."),
+    "methods": ("graphspec.cli.methods:methods", "Compare the drafting methods."),
     "cache": ("graphspec.cli.cache:cache", "Look into the cache folder."),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }

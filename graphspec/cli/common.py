@@ -26,6 +26,17 @@ def config_option(function: F) -> F:
     )(function)
 
 
+def set_option(function: F) -> F:
+    """``--set path=value``, as often as needed."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help="Change one field, as in --set speculative.num_speculative_tokens=3. Can be repeated.",
+    )(function)
+
+
 def cache_dir_option(function: F) -> F:
     """``--cache-dir D``."""
     return click.option(

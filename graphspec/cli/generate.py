@@ -2,12 +2,20 @@
 
 import click
 
-from graphspec.cli.common import FINE, cache_dir_option, config_option, json_option, print_json
+from graphspec.cli.common import (
+    FINE,
+    cache_dir_option,
+    config_option,
+    json_option,
+    print_json,
+    set_option,
+)
 from graphspec.errors import EnvironmentProblem, Problem
 
 
 @click.command()
 @config_option
+@set_option
 @cache_dir_option
 @json_option
 @click.option("--prompt", required=True, help="Text to continue.")
@@ -16,6 +24,7 @@ from graphspec.errors import EnvironmentProblem, Problem
 @click.option("--no-speculation", is_flag=True, help="Decode one token a step, without drafts.")
 def generate(
     config: str,
+    settings: tuple[str, ...],
     cache_dir: str | None,
     as_json: bool,
     prompt: str,
@@ -32,7 +41,7 @@ def generate(
     from graphspec.engine.generate import Generator
     from graphspec.engine.tokenizer import load_tokenizer
 
-    spec = load(config)
+    spec = load(config, settings)
     if no_speculation:
         spec = spec.without_speculation()
     tokenizer = load_tokenizer(spec.model)

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphspec.capture.preview import Preview
-from graphspec.capture.report import WarmupReport
+from graphspec.capture.report import Decisions, WarmupReport
 
 
 def _console() -> Console:
@@ -37,6 +37,7 @@ def show_report(report: WarmupReport) -> None:
             console.print(
                 f"unit {u.name}: {u.outcome.value}: {u.reason}", soft_wrap=True, markup=False
             )
+    _show_decisions(console, report.decisions)
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.phases.items())
     console.print(f"{report.seconds:.2f} s in all: {phases}")
     for note in report.notes:
@@ -46,6 +47,15 @@ def show_report(report: WarmupReport) -> None:
     console.print(
         f"compiled {report.compiled}, loaded {report.loaded}, seconds saved {report.seconds_saved:.1f}"
     )
+
+
+def _show_decisions(console: Console, decisions: Decisions) -> None:
+    mode, schedule = decisions.mode, decisions.schedule
+    console.print(f"graph mode {mode.granted.value} (asked {mode.asked.value})")
+    if schedule is not None:
+        tiers = ", ".join(f"{a} to {b}: {k}" for a, b, k in schedule.granted.tiers)
+        table = "asked by table" if schedule.asked is not None else "one depth"
+        console.print(f"draft depth by requests ({table}): {tiers}", soft_wrap=True)
 
 
 def show_preview(seen: Preview) -> None:
@@ -60,9 +70,9 @@ def show_preview(seen: Preview) -> None:
         graphs.add_row(key.phase.value, str(key.k), str(key.bucket), str(key.tokens))
     console.print(graphs)
     falling = ", ".join(map(str, seen.plan.fallthrough())) or "none"
-    console.print(f"graph mode {seen.mode.granted.value} (asked {seen.mode.asked.value})")
-    for reason in seen.mode.reasons:
-        console.print(f"  {reason}", soft_wrap=True, markup=False)
+    _show_decisions(console, seen.decisions)
+    for sentence in seen.decisions.lowered:
+        console.print(f"  {sentence}", soft_wrap=True, markup=False)
     console.print(f"batch sizes without a full graph: {falling}")
     console.print(
         f"would compile {seen.missing}, would load {len(seen.units) - seen.missing}, "

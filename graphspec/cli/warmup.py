@@ -8,12 +8,15 @@ from graphspec.cli.common import (
     cache_dir_option,
     config_option,
     json_option,
+    set_option,
     print_json,
+    set_option,
 )
 
 
 @click.command()
 @config_option
+@set_option
 @cache_dir_option
 @json_option
 @click.option(
@@ -26,12 +29,18 @@ from graphspec.cli.common import (
     "--strict", is_flag=True, help="Fail (exit 4) when the cache folder cannot take entries."
 )
 def warmup(
-    config: str, cache_dir: str | None, as_json: bool, jobs: int | None, dry_run: bool, strict: bool
+    config: str,
+    settings: tuple[str, ...],
+    cache_dir: str | None,
+    as_json: bool,
+    jobs: int | None,
+    dry_run: bool,
+    strict: bool,
 ) -> int:
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
     from graphspec.api import load
 
-    spec = load(config)
+    spec = load(config, settings)
     if dry_run:
         from graphspec.capture.preview import preview
 

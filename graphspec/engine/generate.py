@@ -12,7 +12,7 @@ from graphspec.capture.manager import CaptureManager
 from graphspec.engine.blocks import BlockPool
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.executor import Executor
-from graphspec.errors import Problem, SpecError
+from graphspec.errors import EnvironmentProblem, Problem, SpecError
 
 
 @attrs.frozen(kw_only=True)
@@ -185,8 +185,18 @@ def _drafter(executor: Executor) -> Drafter | None:
     speculative = executor.spec.speculative
     if speculative is None:
         return None
-    module, _, name = str(speculative.speculator.speculator_class).rpartition(".")
-    cls = getattr(importlib.import_module(module), name)
+    module, _, name = str(speculative.speculator.implementation).rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        raise EnvironmentProblem(
+            Problem(
+                where=f"speculative.method {speculative.custom_method or speculative.method}",
+                found=f"no drafter {module}.{name} in this engine",
+                wanted="a method that the reference engine runs",
+                hint="ngram is one; --no-speculation decodes without drafts",
+            )
+        ) from None
     drafter: Drafter = cls(speculative.speculator, executor.spec.model.max_model_len)
     return drafter
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from graphspec.config.model import ModelSpec
 from graphspec.errors import EnvironmentProblem, Problem
+from graphspec.resolve.checkpoint import locate_checkpoint
 from graphspec.resolve.gguf_header import GGUFHeader, read_gguf_header
-from graphspec.resolve.model_facts import locate_checkpoint
 from graphspec.text import one_of
 
 _CONTROL_TOKEN = 3

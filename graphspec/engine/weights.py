@@ -10,8 +10,8 @@ import torch
 from graphspec.config.device import DeviceConfig
 from graphspec.config.model import ModelSpec
 from graphspec.errors import EnvironmentProblem, Problem
+from graphspec.resolve.checkpoint import locate_checkpoint
 from graphspec.resolve.gguf_header import read_gguf_header
-from graphspec.resolve.model_facts import locate_checkpoint
 
 Reader = Callable[[str], torch.Tensor]
 

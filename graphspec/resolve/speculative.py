@@ -1,42 +1,295 @@
-"""The speculative section resolved: the method's class with its options, and the dense depth schedule."""
+"""The way of the speculative section through its steps, each in a module of its own, with a trace of what they decide."""
 
-from graphspec.config.schedule import dense_schedule
+from collections.abc import Iterator
+
+import attrs
+
+from graphspec.config.compilation import CudagraphMode
+from graphspec.config.engine import EngineConfig
+from graphspec.config.model import ModelSpec
+from graphspec.config.schedule import KSchedule
 from graphspec.config.speculative import SpeculativeConfig
-from graphspec.errors import SpecError
+from graphspec.errors import Problem, SpecError
+from graphspec.fields import evolve
+from graphspec.frozen import FrozenMap
+from graphspec.resolve.checkpoint import read_checkpoint
+from graphspec.resolve.depth import Depth, depth
+from graphspec.resolve.detect import Chosen, choose, draft_source
+from graphspec.resolve.draft import Draft, DraftOverrides, derive_draft, draft_overrides
+from graphspec.resolve.infer import Inferred, canonical, class_of, infer
+from graphspec.resolve.options import option_problems
+from graphspec.resolve.records import Note, Step
+from graphspec.resolve.runner import RunnerDecision
+from graphspec.resolve.schedule import ScheduleDecision
 from graphspec.resolve.spec import SpeculativeSpec
-from graphspec.speculators.base import SpeculatorConfig
-from graphspec.speculators.ngram import NgramSpeculatorConfig
-from graphspec.speculators.registry import speculator_config_class
-
-_DEFAULT_WINDOW = 5
+from graphspec.resolve.verification import verification_spec
+from graphspec.resolve.verify import notes_of, verify
+from graphspec.speculators.base import Setup, SpeculatorConfig
 
 
-def speculative_spec(config: SpeculativeConfig | None, max_num_seqs: int) -> SpeculativeSpec | None:
-    """What drafting comes to, or None. Raises `SpecError` with paths below ``speculative``."""
-    if config is None:
-        return None
-    cls = speculator_config_class(config.method)
-    return SpeculativeSpec(
-        method=config.method,
-        num_speculative_tokens=config.num_speculative_tokens,
-        schedule=dense_schedule(
-            config.num_speculative_tokens_per_batch_size,
-            config.num_speculative_tokens,
-            max_num_seqs,
-        ),
-        speculator=_configure(cls, config),
+@attrs.frozen(kw_only=True)
+class Outline:
+    """What the section says by itself: the method as far as it is known, and where its draft lies."""
+
+    inferred: Inferred
+    source: str | None
+
+
+@attrs.frozen(kw_only=True)
+class Drafting:
+    """Everything about drafting that does not depend on runner, schedule and graph mode."""
+
+    chosen: Chosen
+    depth: Depth
+    draft: Draft
+    speculator: SpeculatorConfig
+    overrides: DraftOverrides | None
+    notes: tuple[Note, ...]
+    steps: tuple[Step, ...]
+
+
+class IncompleteError(SpecError):
+    """The section lacks what its method needs, so no file is worth opening."""
+
+
+def outline(section: SpeculativeConfig, config: EngineConfig) -> Outline:
+    """The first steps, which open no file. Raises `SpecError` with everything that is not read, and its subclass
+    `IncompleteError` when something is missing."""
+    inferred = canonical(infer(section))
+    cls = class_of(inferred)
+    name = inferred.custom_method or inferred.method
+    missing: list[Problem] = []
+    unread: list[Problem] = []
+    source = None
+    try:
+        source = draft_source(inferred, section, config.model)
+    except SpecError as error:
+        missing.extend(error.problems)
+    if cls is not None and name is not None:
+        unread.extend(option_problems(name, cls, section))
+        missing.extend(_missing_depth(name, cls, section))
+        if name == "custom_class":
+            missing.extend(_custom_class_problems(cls, section))
+    if missing or unread:
+        raise (IncompleteError if missing else SpecError)([*missing, *unread])
+    return Outline(inferred=inferred, source=source)
+
+
+def _missing_depth(
+    name: str, cls: type[SpeculatorConfig], section: SpeculativeConfig
+) -> Iterator[Problem]:
+    if cls.has_draft_model or section.num_speculative_tokens is not None:
+        return
+    if cls.default_depth(section, None) is None:
+        yield Problem(
+            where="speculative.num_speculative_tokens",
+            found=f"nothing (null) for method {name}",
+            wanted="the draft depth, at least 1",
+            hint=f"{name} has no checkpoint that could say it",
+        )
+
+
+def _custom_class_problems(
+    cls: type[SpeculatorConfig], section: SpeculativeConfig
+) -> Iterator[Problem]:
+    setup = Setup(section=section, target=FrozenMap({}), draft=None, num_speculative_tokens=1)
+    try:
+        cls.configure(setup)
+    except SpecError as error:
+        yield from (p.under("speculative") for p in error.problems)
+
+
+def drafting(
+    section: SpeculativeConfig,
+    known: Outline,
+    config: EngineConfig,
+    target: ModelSpec,
+    target_config: FrozenMap,
+) -> Drafting:
+    """The method, its depth, its draft and its options. Raises `SpecError` with the problems of all steps."""
+    problems: list[Problem] = []
+    raw = _read(known.source, config, target_config)
+    chosen = choose(known.inferred, section, known.source, raw)
+    overrides = None
+    adapted = raw
+    if raw is not None:
+        overrides = draft_overrides(chosen.name, section, config.model, target_config)
+        adapted = overrides(raw)
+        special = chosen.cls.specialize(adapted, section)
+        chosen = attrs.evolve(chosen, cls=special)
+    if known.inferred.method is None:
+        problems.extend(option_problems(chosen.name, chosen.cls, section))
+    try:
+        deep = depth(chosen, section, adapted)
+    except SpecError as error:
+        raise SpecError([*problems, *error.problems]) from None
+    draft, found = _derived(chosen, section, known.source, adapted, deep.k, config, target, target_config)
+    problems.extend(found)
+    if draft is not None:
+        problems.extend(
+            verify(
+                chosen,
+                section,
+                draft,
+                draft_config=adapted,
+                target=target,
+                target_config=target_config,
+                parallel=config.parallel,
+                watermark=config.watermark,
+            )
+        )
+    setup = Setup(
+        section=section, target=target_config, draft=adapted, num_speculative_tokens=deep.k
+    )
+    speculator = None
+    try:
+        speculator = chosen.cls.configure(setup)
+    except SpecError as error:
+        problems.extend(p.under("speculative") for p in error.problems)
+    if problems or draft is None or speculator is None:
+        raise SpecError(problems)
+    asked = notes_of(chosen, section, async_scheduling=config.scheduler.async_scheduling)
+    return Drafting(
+        chosen=chosen,
+        depth=deep,
+        draft=draft,
+        speculator=speculator,
+        overrides=overrides,
+        notes=(*chosen.notes, *deep.notes, *draft.notes, *asked),
+        steps=tuple(_trace(known, chosen, deep, draft, speculator)),
     )
 
 
-def _configure(cls: type[SpeculatorConfig], config: SpeculativeConfig) -> SpeculatorConfig:
-    if not issubclass(cls, NgramSpeculatorConfig):
-        return cls()
-    low, high = config.prompt_lookup_min, config.prompt_lookup_max
+def _read(source: str | None, config: EngineConfig, target_config: FrozenMap) -> FrozenMap | None:
+    if source is None:
+        return None
+    if source in (config.model.source, config.model.weights):
+        # Drafts inside the target's checkpoint see the user's overrides of it: they are one config.
+        return target_config
+    return read_checkpoint(source, "speculative.model")
+
+
+def _derived(
+    chosen: Chosen,
+    section: SpeculativeConfig,
+    source: str | None,
+    adapted: FrozenMap | None,
+    k: int,
+    config: EngineConfig,
+    target: ModelSpec,
+    target_config: FrozenMap,
+) -> tuple[Draft | None, list[Problem]]:
     try:
-        # One given value stands for both.
-        return cls(
-            prompt_lookup_min=low or high or _DEFAULT_WINDOW,
-            prompt_lookup_max=high or low or _DEFAULT_WINDOW,
+        draft = derive_draft(
+            chosen,
+            section,
+            source=source,
+            config=adapted,
+            k=k,
+            model=config.model,
+            target=target,
+            parallel=config.parallel,
+            kernels=config.kernels,
+            kv_cache_dtype=config.kv_cache.dtype,
         )
     except SpecError as error:
-        raise SpecError(p.under("speculative") for p in error.problems) from None
+        return None, list(error.problems)
+    if draft.model is None:
+        copied = chosen.cls.adapt_draft_model_config(target_config, target_config)
+        if copied is not target_config:
+            names = tuple(copied["architectures"])
+            draft = attrs.evolve(draft, model=evolve(target, architectures=names))
+    return draft, []
+
+
+def _trace(
+    known: Outline, chosen: Chosen, deep: Depth, draft: Draft, speculator: SpeculatorConfig
+) -> Iterator[Step]:
+    inferred = known.inferred
+    yield Step(
+        name="infer",
+        decided=inferred.method or "left to the checkpoint",
+        why=inferred.why,
+    )
+    yield Step(
+        name="locate",
+        decided=known.source or "no checkpoint",
+        why="speculative.model"
+        if inferred.model is not None and known.source is not None
+        else "the method's default model"
+        if known.source is not None
+        else "the method runs no model of its own",
+    )
+    yield Step(name="choose", decided=chosen.name, why=chosen.why)
+    cls = type(speculator)
+    yield Step(
+        name="specialise",
+        decided=f"{cls.__module__}.{cls.__qualname__}",
+        why=f"the class of {chosen.name} that fits the checkpoint",
+    )
+    yield Step(name="depth", decided=f"k = {deep.k}", why=deep.why)
+    yield Step(
+        name="derive",
+        decided=", ".join(draft.model.architectures or (draft.model.architecture,))
+        if draft.model
+        else "no draft model",
+        why=draft.why,
+    )
+    options = {a.name: getattr(speculator, a.name) for a in attrs.fields(cls)}
+    yield Step(
+        name="configure",
+        decided=", ".join(f"{n} = {v!r}" for n, v in options.items()) or "no options",
+        why="what the section gives, else the checkpoint, else the method's defaults",
+    )
+
+
+def speculative_spec(
+    section: SpeculativeConfig,
+    made: Drafting,
+    *,
+    schedule: ScheduleDecision,
+    max_num_seqs: int,
+    mode: CudagraphMode,
+) -> SpeculativeSpec:
+    """The resolved section. The schedule ends at the requests that a step can hold."""
+    dense = schedule.granted.dense[: max_num_seqs + 1]
+    return SpeculativeSpec(
+        method=made.chosen.method,
+        custom_method=made.chosen.custom_method,
+        num_speculative_tokens=made.depth.k,
+        schedule=evolve(schedule, granted=KSchedule(dense=dense)),
+        speculator=made.speculator,
+        draft_model=made.draft.model,
+        draft_parallel=made.draft.parallel,
+        draft_kernels=made.draft.kernels,
+        draft_kv_cache_dtype=made.draft.kv_cache_dtype,
+        draft_cudagraph_mode=CudagraphMode.NONE if section.enforce_eager else mode,
+        draft_lm_head_quantization=section.draft_lm_head_quantization,
+        use_local_argmax_reduction=section.use_local_argmax_reduction,
+        disable_padded_drafter_batch=section.disable_padded_drafter_batch,
+        verification=verification_spec(section, made.depth.k),
+        disable_eagle_block_drop=section.disable_eagle_block_drop,
+        disable_lookahead_block_hashes=section.disable_lookahead_block_hashes,
+        draft_overrides=made.overrides,
+        draft_load_config=section.draft_load_config,
+    )
+
+
+def runner_steps(
+    runner: RunnerDecision, schedule: ScheduleDecision | None, mode_text: str, mode_why: str
+) -> Iterator[Step]:
+    """The trace of what engine facts decide."""
+    yield Step(
+        name="runner",
+        decided=runner.granted,
+        why="; ".join(runner.reasons) or f"compilation.runner is {runner.asked}",
+    )
+    if schedule is not None:
+        tiers = ", ".join(f"{a} to {b}: {k}" for a, b, k in schedule.granted.tiers)
+        yield Step(
+            name="schedule",
+            decided=f"k by requests: {tiers}",
+            why="; ".join(schedule.reasons)
+            or ("the table" if schedule.asked is not None else "no table"),
+        )
+    yield Step(name="mode", decided=mode_text, why=mode_why)

@@ -1,17 +1,39 @@
 """`SpeculatorConfig`: what a drafting method declares of itself, and every consumer reads."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
+import attrs
+
+from graphspec.config.model import ModelConfig
+from graphspec.config.speculative import SpeculativeConfig
+from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class
+
+Checkpoint = Mapping[str, Any]
+"""A checkpoint's config: plain data by Hugging Face names."""
+
+
+@attrs.frozen(kw_only=True)
+class Setup:
+    """What `SpeculatorConfig.configure` is given: all that is known when a method's own options are settled.
+
+    `draft` is the draft's final config, after rewriting; None for methods without a draft model.
+    """
+
+    section: SpeculativeConfig
+    target: Checkpoint
+    draft: Checkpoint | None
+    num_speculative_tokens: int
 
 
 @config_class
 class SpeculatorConfig:
     """A drafting method's capabilities. The defaults describe a drafter without checkpoint and special needs.
 
-    ClassVars are facts of the method; methods that take k are facts of one configuration. A subclass states what
-    differs and may add fields of its own, each with a key policy.
+    ClassVars are facts of the method; methods that take k, and properties, are facts of one configuration; class
+    methods are the hooks that resolution calls, in the order in which they stand here. A subclass states what differs
+    and may add fields of its own, each with a key policy.
     """
 
     base_method: ClassVar[str | None] = None
@@ -36,8 +58,39 @@ class SpeculatorConfig:
     """Drafting works with watermarked sampling."""
     supports_pcp: ClassVar[bool] = False
     """Drafting works with prefill context parallelism."""
-    bakes_k_into_graphs: ClassVar[bool] = False
-    """Compiled shapes contain k, so k is a COMPILE factor and not only a CAPTURE one."""
+
+    uses_aux_hidden_states: ClassVar[bool] = False
+    """The target also returns the outputs of intermediate layers."""
+    has_draft_model: ClassVar[bool] = False
+    """The method runs a model of its own, from a checkpoint."""
+    trims_depth: ClassVar[bool] = False
+    """The drafter itself proposes fewer drafts when asked, so a runner need not trim them."""
+    runners: ClassVar[frozenset[str]] = frozenset({"v1", "v2"})
+    """Generations of model runners that have the method."""
+    trusted_declarations: ClassVar[frozenset[str]] = frozenset()
+    """Other methods that a checkpoint of this one may declare."""
+    owned_prefixes: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of option names that only this method reads."""
+
+    @property
+    def bakes_k_into_graphs(self) -> bool:
+        """Whether compiled shapes contain k, so that k is a COMPILE factor and not only a CAPTURE one."""
+        return False
+
+    @property
+    def implementation(self) -> str | None:
+        """Dotted name of the drafter that the engine imports."""
+        return self.speculator_class
+
+    @property
+    def aux_layer_ids(self) -> tuple[int, ...]:
+        """Target layers whose outputs the drafter reads; empty: the engine's choice, or none."""
+        return ()
+
+    @property
+    def uses_draft_kv_cache(self) -> bool:
+        """Whether the drafter keeps keys and values of its own."""
+        return self.uses_target_hidden_states or self.has_draft_model
 
     def num_lookahead_tokens(self, k: int) -> int:
         """KV slots to reserve beyond the scheduled tokens of a request."""
@@ -55,8 +108,73 @@ class SpeculatorConfig:
         """The last block of a matched prefix must be recomputed for the drafter's sake."""
         return False
 
+    def max_num_draft_seqs(self, max_num_batched_tokens: int, k: int) -> int | None:
+        """Most requests that one draft pass holds; None: as many as the target's step."""
+        return None
+
+    @classmethod
+    def default_model(cls, section: SpeculativeConfig, target: ModelConfig) -> str | None:
+        """Where the draft lies when the user names no model; None: the method has no default."""
+        return None
+
+    @classmethod
+    def declares(cls, config: Checkpoint) -> bool:
+        """True when a checkpoint's config, never its path, says that it is of this method."""
+        return False
+
+    @classmethod
+    def matches(cls, path: str, config: Checkpoint) -> bool:
+        """True when a draft without a declaration is taken for this method's. `path` is in lower case."""
+        return False
+
+    @classmethod
+    def specialize(cls, config: Checkpoint | None, section: SpeculativeConfig) -> type[Self]:
+        """The class that fits the checkpoint best: this one, or a subclass."""
+        return cls
+
+    @classmethod
+    def adapt_draft_model_config(cls, config: Checkpoint, target: Checkpoint) -> Checkpoint:
+        """The draft's config as the method runs it, from what its checkpoint says."""
+        return config
+
+    @classmethod
+    def default_depth(cls, section: SpeculativeConfig, config: Checkpoint | None) -> int | None:
+        """k when the user gives none; None: it must be given."""
+        return None
+
+    @classmethod
+    def checkpoint_problems(
+        cls, config: Checkpoint, target: Checkpoint, section: SpeculativeConfig
+    ) -> list[Problem]:
+        """What makes this draft unfit for the target. Paths are below ``speculative``."""
+        return []
+
+    @classmethod
+    def configure(cls, setup: Setup) -> Self:
+        """The method's own options, settled. Raises `SpecError` with paths below ``speculative``."""
+        return cls()
+
+    @classmethod
+    def examples(cls) -> Sequence[tuple[str, Self]]:
+        """Instances that differ in what they declare, each with what tells it apart: for tables and tests."""
+        return [("", cls())]
+
     def hash_factors(self, stage: Stage, k: int) -> Mapping[str, Any]:
-        """Factors beyond the declared fields. The base adds k at COMPILE for methods that bake it in."""
+        """Factors beyond the declared fields. The base adds k at COMPILE where graphs bake it in."""
         if stage is Stage.COMPILE and self.bakes_k_into_graphs:
             return {"num_speculative_tokens": k}
         return {}
+
+
+@config_class
+class DraftModelSpeculatorConfig(SpeculatorConfig):
+    """A method that runs a model from a checkpoint, beside the target or on its hidden states."""
+
+    shares_target_positions: ClassVar[bool] = True
+    """The draft sees the target's positions, so its rotary tables must reach as far as the target's."""
+    trims_depth: ClassVar[bool] = True
+    has_draft_model: ClassVar[bool] = True
+
+    def num_lookahead_tokens(self, k: int) -> int:
+        """One slot for each draft."""
+        return k

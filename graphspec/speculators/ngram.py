@@ -1,13 +1,14 @@
 """n-gram drafting (prompt lookup): the continuation of an earlier occurrence of the last tokens."""
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 from graphspec.errors import Problem
 from graphspec.fields import Rule, config_class, unkeyed
-from graphspec.speculators.base import SpeculatorConfig
+from graphspec.speculators.base import Setup, SpeculatorConfig
 from graphspec.text import show
 
+DEFAULT_WINDOW = 5
 _HOST = "matching runs on the host; no graph contains it"
 
 
@@ -27,7 +28,8 @@ class NgramSpeculatorConfig(SpeculatorConfig):
     base_method: ClassVar[str | None] = "ngram"
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.ngram.NgramSpeculator"
     prefer_dense_token_history: ClassVar[bool] = True
-
+    trims_depth: ClassVar[bool] = True
+    owned_prefixes: ClassVar[tuple[str, ...]] = ("prompt_lookup_",)
     rules: ClassVar[tuple[Rule, ...]] = (_window,)
 
     prompt_lookup_min: int = unkeyed(
@@ -35,3 +37,24 @@ class NgramSpeculatorConfig(SpeculatorConfig):
     )
     prompt_lookup_max: int = unkeyed(minimum=1, doc="Longest suffix looked up.", reason=_HOST)
 
+    @classmethod
+    def examples(cls) -> Sequence[tuple[str, Self]]:
+        """With the default window."""
+        return [("", cls(prompt_lookup_min=DEFAULT_WINDOW, prompt_lookup_max=DEFAULT_WINDOW))]
+
+    @classmethod
+    def configure(cls, setup: Setup) -> Self:
+        """One given bound stands for both; without any, the window is five tokens."""
+        low, high = setup.section.prompt_lookup_min, setup.section.prompt_lookup_max
+        return cls(
+            prompt_lookup_min=low or high or DEFAULT_WINDOW,
+            prompt_lookup_max=high or low or DEFAULT_WINDOW,
+        )
+
+
+@config_class
+class NgramGPUSpeculatorConfig(NgramSpeculatorConfig):
+    """The same rule, matched on the device."""
+
+    base_method: ClassVar[str | None] = "ngram_gpu"
+    trims_depth: ClassVar[bool] = False

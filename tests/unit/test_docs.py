@@ -14,10 +14,10 @@ import graphspec.resolve
 import graphspec.speculators
 from graphspec.cache.load import UnitResult
 from graphspec.cache.store import Outcome
-from graphspec.capture.report import GraphReport, WarmupReport
+from graphspec.capture.report import Decisions, GraphReport, WarmupReport
 from graphspec.config.compilation import CudagraphMode
 from graphspec.fields import is_config_class, policies
-from graphspec.resolve.spec import ModeDecision
+from graphspec.resolve.decision import ModeDecision
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -130,7 +130,7 @@ def test_warmup_page_has_every_key_of_the_json_report():
     report = WarmupReport(
         spec_hash="",
         capture_hash="",
-        mode=ModeDecision(asked=mode, granted=mode),
+        decisions=Decisions(mode=ModeDecision(asked=mode, granted=mode)),
         units=[unit],
         graphs=graphs,
         phases={},

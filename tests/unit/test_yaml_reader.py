@@ -1,11 +1,11 @@
-"""YAML to plain data: lines, duplicate keys, tags, and documents made to hurt."""
+"""YAML to plain data: lines, duplicate keys, tags, traps of YAML 1.1, and documents made to hurt."""
 
 import time
 
 import pytest
 
 from graphspec.errors import SpecError
-from graphspec.formats.yaml_reader import read_yaml
+from graphspec.formats.yaml_reader import read_yaml, trap
 
 
 def refused(text):
@@ -16,8 +16,8 @@ def refused(text):
 
 def test_data_and_the_line_of_every_part():
     """The document holds plain data, and lines from 1 for each key and list item."""
-    document = read_yaml("# top\na: 1\nb:\n  c: [x,\n    y]\n  d: {e: null}\n", "f.yaml")
-    assert document.data == {"a": 1, "b": {"c": ["x", "y"], "d": {"e": None}}}
+    document = read_yaml("# top\na: 1\nb:\n  c: [x,\n    z]\n  d: {e: null}\n", "f.yaml")
+    assert document.data == {"a": 1, "b": {"c": ["x", "z"], "d": {"e": None}}}
     assert document.lines == {
         (): 2,
         ("a",): 2,
@@ -32,9 +32,103 @@ def test_data_and_the_line_of_every_part():
 
 def test_scalars_keep_their_yaml_types():
     """Only what YAML itself says: numbers, booleans, null and text; quotes make text."""
-    document = read_yaml('[1, 1.5, true, null, x, "1", "true", 0x10, -.inf]', "f.yaml")
-    assert document.data == [1, 1.5, True, None, "x", "1", "true", 16, float("-inf")]
-    assert [type(v) for v in document.data[:3]] == [int, float, bool]
+    document = read_yaml('[1, 1.5, true, null, x, "1", "true", 1.0e+3, .5, FALSE, ~, -0]', "f.yaml")
+    assert document.data == [1, 1.5, True, None, "x", "1", "true", 1000.0, 0.5, False, None, 0]
+    kinds = [int, float, bool, type(None), str, str, str, float, float, bool, type(None), int]
+    assert [type(v) for v in document.data] == kinds
+
+
+TRAPS = [
+    ("on", "true"),
+    ("Off", "false"),
+    ("YES", "true"),
+    ("no", "false"),
+    ("y", "true"),
+    ("N", "false"),
+    ("1e3", "1000"),
+    ("1E-5", "1.0e-05"),
+    ("-2.5e3", "-2500.0"),
+    ("1e300", "1.0e+300"),
+    ("017", "15"),
+    ("0o17", "15"),
+    ("-0x1F", "-31"),
+    ("0b101", "5"),
+    ("08", "8"),
+    ("1:30", "90"),
+    ("1:30:00", "5400"),
+    ("190:20:30.5", "685230.5"),
+    ("1_000", "1000"),
+    ("1_0.5", "10.5"),
+    ("-.5", "-0.5"),
+]
+ENDLESS = [".inf", "-.Inf", ".nan", "1e400", "0x_", "2026-01-01", "2001-01-01 00:00:00 +99:99"]
+
+
+@pytest.mark.parametrize(("text", "instead"), TRAPS)
+def test_a_trap_of_yaml_names_what_to_write_instead(text, instead):
+    """A plain scalar that YAML 1.1 and people read differently is refused with its line, and with what to write."""
+    (problem,) = refused(f"z: 1\nb:\n- {text}\n")
+    assert problem.where == "f.yaml:3: b[0]"
+    assert problem.found.startswith(f"{text} ")
+    assert f"write {instead};" in problem.hint
+    assert f'"{text}"' in problem.hint
+    assert read_yaml(f"a: {instead}", "f.yaml").data["a"] is not None
+
+
+@pytest.mark.parametrize("text", ENDLESS)
+def test_what_no_plain_number_can_say_is_refused(text):
+    """Infinity, NaN and dates have no number or boolean to write instead; as text they are quoted."""
+    (problem,) = refused(f"z: 1\na: {text}\n")
+    assert problem.where == "f.yaml:2: a"
+    assert problem.found.startswith(f"{text} ")
+    assert f'"{text}"' in problem.hint
+    assert "write" not in problem.hint
+
+
+@pytest.mark.parametrize("text", [text for text, _ in TRAPS] + ENDLESS)
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_a_trap_in_quotes_is_text(text, quote):
+    """Quotes say that text was meant."""
+    assert read_yaml(f"a: {quote}{text}{quote}", "f.yaml").data == {"a": text}
+
+
+@pytest.mark.parametrize(
+    "text", ["1e", "e3", "oN", "0x", "1.2.3", "-", "_1", "1-2", "12:", "v2", "inf", "::1"]
+)
+def test_text_that_only_resembles_a_number_is_text(text):
+    """What no reader of YAML takes for a number or a boolean needs no quotes."""
+    assert trap(text) is None
+    assert read_yaml(f"- {text}\n" if text[-1] != ":" else f"- a{text}x", "f.yaml").data
+
+
+@pytest.mark.parametrize("key", ["on", "No", "y", "N", "true"])
+def test_a_key_that_is_a_boolean_is_refused_with_the_way_out(key):
+    """YAML 1.1 would make on: a key True; the hint says to quote it."""
+    (problem,) = refused(f"a: 1\n{key}: 2\n")
+    assert problem.where == "f.yaml:2"
+    assert "bool" in problem.found
+    assert f'"{key}"' in problem.hint
+    assert read_yaml(f"'{key}': 2", "f.yaml").data == {key: 2}
+
+
+def test_every_trap_is_reported_at_once():
+    """One reading names all of them, in the order of the file."""
+    found = refused("a: on\nb: {c: 1e3}\nd: [0, 017]\nno: 1\n")
+    assert [p.where for p in found] == [
+        "f.yaml:1: a",
+        "f.yaml:2: b.c",
+        "f.yaml:3: d[1]",
+        "f.yaml:4",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 601, "1.0e+400", "9" * 400 + ".0", "!!null x", '"\\ud800"', '{"\\ud800": 1}']
+)
+def test_what_no_config_can_hold_is_refused(text):
+    """Numbers beyond all use, infinity in disguise, and half characters end in a problem with a line."""
+    (problem,) = refused(f"z: 1\na: {text}\n")
+    assert problem.where == "f.yaml:2: a"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n"])
@@ -134,6 +228,7 @@ def test_a_merge_key_is_refused():
     (problem,) = refused("a: &x {b: 1}\nc:\n  <<: *x\n")
     assert problem.where == "f.yaml:3: c"
     assert "<<" in problem.found
+    assert "write the merged keys out" in problem.hint
 
 
 @pytest.mark.parametrize(

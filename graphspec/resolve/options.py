@@ -1,0 +1,98 @@
+"""Which fields of the speculative section a method reads. Anything else that is set is refused: it would be ignored."""
+
+from collections.abc import Iterator, Mapping
+
+from graphspec.config.speculative import DraftSampleMethod, SpeculativeConfig
+from graphspec.errors import Problem
+from graphspec.fields import policies
+from graphspec.speculators.base import SpeculatorConfig
+from graphspec.text import show
+
+GUARDED = (
+    "dspark_draft_topk",
+    "draft_lm_head_quantization",
+    "index_share_for_mtp_iteration",
+    "xpress_topc",
+    "speculator_options",
+)
+"""Options that a class must list in `supported_options`. 0 and False count as set."""
+
+_OWNED: Mapping[str, str] = {
+    "prompt_lookup_": "ngram or ngram_gpu",
+    "suffix_decoding_": "suffix",
+}
+"""Prefixes of options that belong to one family, and the methods that read them."""
+
+_DRAFT_ONLY = (
+    "draft_load_config",
+    "revision",
+    "code_revision",
+    "quantization",
+    "max_model_len",
+    "moe_backend",
+    "attention_backend",
+    "kv_cache_dtype",
+)
+"""Options of a draft model, meaningless for methods that have none."""
+
+
+def option_problems(
+    name: str, cls: type[SpeculatorConfig], section: SpeculativeConfig
+) -> Iterator[Problem]:
+    """Every option that is set and that the method `name` does not read."""
+    for option in GUARDED:
+        value = getattr(section, option)
+        if value is not None and option not in cls.supported_options:
+            yield _unread(option, value, name, _readers(cls))
+    for prefix, owners in _OWNED.items():
+        if prefix not in cls.owned_prefixes:
+            for option in (n for n in policies(SpeculativeConfig) if n.startswith(prefix)):
+                value = getattr(section, option)
+                if value is not None:
+                    yield _unread(option, value, name, f"only {owners} reads it")
+    if not cls.has_draft_model:
+        yield from _draft_model_options(name, section)
+    if section.parallel_drafting and "parallel_drafting" not in policies(cls) and not _block(cls):
+        yield _unread(
+            "parallel_drafting", True, name, "draft_model (PARD) and eagle3 (P-EAGLE) read it"
+        )
+    if section.use_heterogeneous_vocab and not cls.draft_has_own_vocab:
+        yield _unread(
+            "use_heterogeneous_vocab", True, name, "only draft_model maps between vocabularies"
+        )
+
+
+def _draft_model_options(name: str, section: SpeculativeConfig) -> Iterator[Problem]:
+    for option in _DRAFT_ONLY:
+        value = getattr(section, option)
+        if value is not None:
+            yield _unread(option, value, name, "only methods with a draft model read it")
+    if section.use_local_argmax_reduction:
+        yield _unread("use_local_argmax_reduction", True, name, "it needs a draft model's head")
+    if section.draft_sample_method is DraftSampleMethod.PROBABILISTIC:
+        yield _unread(
+            "draft_sample_method", "probabilistic", name, "it needs a draft model's probabilities"
+        )
+    if section.enable_adaptive_verification:
+        yield _unread(
+            "enable_adaptive_verification", True, name, "it needs a draft model's confidence"
+        )
+
+
+def _block(cls: type[SpeculatorConfig]) -> bool:
+    """True for block drafters, which draft in parallel whatever is asked."""
+    return cls.base_method in ("dflash", "dspark")
+
+
+def _readers(cls: type[SpeculatorConfig]) -> str:
+    supported = ", ".join(sorted(cls.supported_options)) or "none"
+    return f"the method's own options: {supported}"
+
+
+def _unread(option: str, value: object, name: str, why: str) -> Problem:
+    return Problem(
+        where=f"speculative.{option}",
+        found=f"{show(value)} with method {name}, which does not read it",
+        wanted="no value for this method",
+        hint=f"drop it, or choose another method; {why}",
+    )

@@ -1,0 +1,96 @@
+"""Medusa (arXiv 2401.10774): the worked example of a method that a plugin registers.
+
+Nothing in graphspec names this module. Its distribution registers it under the entry-point group
+``graphspec.methods``, exactly as another package would.
+"""
+
+from typing import ClassVar, Self
+
+from graphspec.config.speculative import SpeculativeConfig
+from graphspec.fields import Stage, config_class, keyed
+from graphspec.frozen import FrozenMap
+from graphspec.speculators import checkpoint
+from graphspec.speculators.base import Checkpoint, Setup
+from graphspec.speculators.eagle import EagleSpeculatorConfig
+
+_FROM_TARGET = (
+    "hidden_size",
+    "vocab_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+@config_class
+class MedusaSpeculatorConfig(EagleSpeculatorConfig):
+    """Several heads on the target's last hidden state, each for one position further. They keep no KV."""
+
+    base_method: ClassVar[str | None] = "eagle"
+    speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.medusa.MedusaSpeculator"
+    supported_options: ClassVar[frozenset[str]] = frozenset({"speculator_options"})
+    supports_watermarking: ClassVar[bool] = False
+    trusted_declarations: ClassVar[frozenset[str]] = frozenset()
+
+    num_heads: int = keyed(Stage.COMPILE, default=1, minimum=1, doc="Heads, one a position.")
+    top_k: int = keyed(
+        Stage.COMPILE, default=1, minimum=1, doc="Candidates a head; more than 1 makes a tree."
+    )
+
+    @property
+    def bakes_k_into_graphs(self) -> bool:
+        """All heads run in one pass."""
+        return True
+
+    @property
+    def uses_draft_kv_cache(self) -> bool:
+        """Heads are functions of one hidden state."""
+        return False
+
+    def num_lookahead_tokens(self, k: int) -> int:
+        """No KV, so no slots."""
+        return 0
+
+    def num_prefill_lookahead_tokens(self, k: int) -> int:
+        """Heads read no tokens."""
+        return 0
+
+    def needs_eagle_block_drop(self) -> bool:
+        """Without draft KV, every block is proven."""
+        return False
+
+    @classmethod
+    def declares(cls, config: Checkpoint) -> bool:
+        """The heads' own fields."""
+        return "medusa_num_heads" in config
+
+    @classmethod
+    def adapt_draft_model_config(cls, config: Checkpoint, target: Checkpoint) -> Checkpoint:
+        """Heads state neither widths nor vocabulary: those are the target's."""
+        taken = {n: checkpoint.find(config, n) or checkpoint.find(target, n) for n in _FROM_TARGET}
+        layers = checkpoint.find_count(config, "medusa_num_layers") or 1
+        return FrozenMap(
+            {
+                **config,
+                **{name: value for name, value in taken.items() if value is not None},
+                "num_hidden_layers": layers,
+                "model_type": "medusa",
+                "architectures": ("MedusaModel",),
+            }
+        )
+
+    @classmethod
+    def default_depth(cls, section: SpeculativeConfig, config: Checkpoint | None) -> int | None:
+        """One draft a head."""
+        return checkpoint.find_count(config or {}, "medusa_num_heads")
+
+    @classmethod
+    def configure(cls, setup: Setup) -> Self:
+        """Heads as the checkpoint states; `top_k` from ``speculator_options``."""
+        options = setup.section.speculator_options or {}
+        return cls(
+            num_heads=checkpoint.find_count(setup.draft or {}, "medusa_num_heads")
+            or setup.num_speculative_tokens,
+            top_k=options.get("top_k", 1),  # type: ignore[arg-type]
+        )
