@@ -1,20 +1,19 @@
 """How a field of a config class is declared: keyed at a stage, or unkeyed for a reason."""
 
 import enum
-import math
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 import attrs
 
+from graphspec.annotations import Checker, alternatives, checker, is_mapping, mismatch
 from graphspec.errors import Problem, SpecError
 from graphspec.frozen import JsonValue, freeze
-from graphspec.text import one_of, show
+from graphspec.text import show
 
 _POLICY = "graphspec.policy"
-_MAX_JSON_DEPTH = 32
 T = TypeVar("T")
 Rule = Callable[[Any], Iterable[Problem]]
 """A check that takes a section, or what could be read of one, and yields what is wrong."""
@@ -133,22 +132,9 @@ def _normal_form(annotation: Any) -> Callable[[Any], Any] | None:
     return None
 
 
-def alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the annotation alone."""
-    origin = typing.get_origin(annotation)
-    union = origin in (typing.Union, types.UnionType)
-    return typing.get_args(annotation) if union else (annotation,)
-
-
-def is_mapping(annotation: Any) -> bool:
-    """True for the annotation of a mapping."""
-    origin = typing.get_origin(annotation)
-    return isinstance(origin, type) and issubclass(origin, Mapping)
-
-
 def _freeze_plain(value: Any) -> Any:
     # What is not plain data stays as it is for the check to name; freezing it could also recurse without end.
-    return freeze(value) if isinstance(value, Mapping) and not _json_mismatch(value) else value
+    return freeze(value) if isinstance(value, Mapping) and not mismatch(value, JsonValue) else value
 
 
 def _as_float(value: Any) -> Any:
@@ -177,17 +163,17 @@ def evolve(section: T, **changes: Any) -> T:
     return made
 
 
+@cache
 def policies(cls: type) -> Mapping[str, FieldPolicy]:
     """The policy of each field of a config class, in the order of declaration."""
     return {f.name: f.metadata[_POLICY] for f in attrs.fields(cls)}
 
 
 def _validate(self: Any) -> None:
-    hints = field_types(type(self))
     problems: list[Problem] = []
-    for name, policy in policies(type(self)).items():
+    for name, check, policy in _checks(type(self)):
         value = getattr(self, name)
-        wrong = mismatch(value, hints[name]) or out_of_bounds(value, policy)
+        wrong = check(value) or out_of_bounds(value, policy)
         if wrong:
             problems.append(Problem(where=name, found=show(value), wanted=wrong))
     if not problems:
@@ -196,12 +182,19 @@ def _validate(self: Any) -> None:
         raise SpecError(problems)
 
 
+@cache
+def _checks(cls: type) -> tuple[tuple[str, Checker, FieldPolicy], ...]:
+    hints = field_types(cls)
+    return tuple((name, checker(hints[name]), policy) for name, policy in policies(cls).items())
+
+
 def rules_of(cls: type) -> tuple[Rule, ...]:
     """The class's own checks beyond types and bounds."""
     rules: tuple[Rule, ...] = getattr(cls, "rules", ())
     return rules
 
 
+@cache
 def field_types(cls: type) -> Mapping[str, Any]:
     """The resolved annotation of each field."""
     return typing.get_type_hints(cls)
@@ -216,79 +209,3 @@ def out_of_bounds(value: Any, policy: FieldPolicy) -> str:
     if policy.maximum is not None and not value <= policy.maximum:
         return f"at most {policy.maximum}"
     return ""
-
-
-def mismatch(value: Any, annotation: Any) -> str:
-    """What a value should have been by its annotation, or an empty text when it fits. Nothing is coerced.
-
-    >>> mismatch("4", int), mismatch(True, int), mismatch(4, int)
-    ('an integer', 'an integer', '')
-    """
-    origin = typing.get_origin(annotation)
-    if annotation is Any:
-        return ""
-    if annotation is JsonValue:
-        return _json_mismatch(value)
-    if origin in (typing.Union, types.UnionType):
-        wanted = [mismatch(value, a) for a in typing.get_args(annotation)]
-        return "" if "" in wanted else " or ".join(dict.fromkeys(wanted))
-    if annotation is None or annotation is type(None):
-        return "" if value is None else "nothing"
-    if origin is tuple:
-        return _tuple_mismatch(value, typing.get_args(annotation))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_mismatch(value, typing.get_args(annotation))
-    if annotation is float:
-        # No field means anything at NaN or infinity, and both would pass every bound that is written as a comparison.
-        finite = type(value) is int or (type(value) is float and math.isfinite(value))
-        return "" if finite else "a finite number" if type(value) is float else "a number"
-    if annotation in (bool, int, str):
-        return "" if type(value) is annotation else NAMES[annotation]
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return "" if isinstance(value, annotation) else one_of(m.value for m in annotation)
-    return "" if isinstance(value, origin or annotation) else f"a {annotation.__name__}"
-
-
-def _json_mismatch(value: Any, depth: int = 0) -> str:
-    if depth > _MAX_JSON_DEPTH:
-        return f"at most {_MAX_JSON_DEPTH} levels of nesting"
-    if value is None or type(value) in (bool, int, str):
-        return ""
-    if type(value) is float:
-        return "" if math.isfinite(value) else "a finite number"
-    if isinstance(value, Mapping):
-        if not all(type(k) is str for k in value):
-            return "a mapping whose keys are strings"
-        return next(filter(None, (_json_mismatch(v, depth + 1) for v in value.values())), "")
-    if isinstance(value, list | tuple):
-        return next(filter(None, (_json_mismatch(v, depth + 1) for v in value)), "")
-    return "plain data: null, a boolean, a number, a string, a list or a mapping"
-
-
-def _mapping_mismatch(value: Any, items: tuple[Any, ...]) -> str:
-    if not isinstance(value, Mapping):
-        return "a mapping"
-    if len(items) != 2:
-        return ""
-    wrong = (mismatch(k, items[0]) or mismatch(v, items[1]) for k, v in value.items())
-    return next((f"a mapping of {w}" for w in wrong if w), "")
-
-
-def _tuple_mismatch(value: Any, items: tuple[Any, ...]) -> str:
-    if not isinstance(value, tuple):
-        return "a list"
-    if len(items) == 2 and items[1] is Ellipsis:
-        wrong = (mismatch(v, items[0]) for v in value)
-    elif len(items) != len(value):
-        return f"a list of {len(items)} values"
-    else:
-        wrong = (mismatch(v, a) for v, a in zip(value, items, strict=True))
-    return next((f"a list of {w}" for w in wrong if w), "")
-
-
-NAMES: Mapping[Any, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-}

@@ -1,6 +1,6 @@
 """`FrozenMap` and `freeze`: plain data that nobody can change, so that a frozen config is frozen all the way down."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from typing import Any, NewType
 
 JsonValue = NewType("JsonValue", object)
@@ -28,6 +28,16 @@ class FrozenMap(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    # The mixins of Mapping answer these through exceptions and views; resolving a config asks thousands of times.
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._items.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._items.items()
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a FrozenMap cannot be changed")

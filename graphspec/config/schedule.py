@@ -99,8 +99,8 @@ def dense_schedule(
     (0, 3, 3, 3, 3, 1, 1, 1, 1)
     """
     ordered = sorted(table) if table else [(1, max_num_seqs, num_speculative_tokens)]
+    starts = [min(first, max_num_seqs + 1) for first, _, _ in ordered]
     dense = [0]
-    for requests in range(1, max_num_seqs + 1):
-        k = [depth for first, _, depth in ordered if first <= requests][-1]
-        dense.append(min(k, num_speculative_tokens))
+    for (_, _, k), start, end in zip(ordered, starts, [*starts[1:], max_num_seqs + 1], strict=True):
+        dense += [min(k, num_speculative_tokens)] * (end - start)
     return KSchedule(dense=tuple(dense))

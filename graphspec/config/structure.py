@@ -4,6 +4,7 @@ import enum
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import attrs
@@ -11,15 +12,8 @@ import cattrs
 
 from graphspec.config.partial import Partial, broken_rules
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import (
-    alternatives,
-    field_types,
-    is_config_class,
-    is_mapping,
-    mismatch,
-    out_of_bounds,
-    policies,
-)
+from graphspec.annotations import alternatives, is_mapping, mismatch
+from graphspec.fields import field_types, is_config_class, out_of_bounds, policies
 from graphspec.frozen import thaw
 from graphspec.text import did_you_mean, one_of, show
 
@@ -65,11 +59,12 @@ def unstructure(section: Any) -> Any:
         return section.value
     if not is_config_class(type(section)):
         return [unstructure(v) for v in section] if isinstance(section, tuple) else thaw(section)
-    fields = attrs.fields_dict(type(section))
+    defaults = _defaults(type(section))
     values = {name: getattr(section, name) for name in policies(type(section))}
-    return {n: unstructure(v) for n, v in values.items() if v != fields[n].default}
+    return {n: unstructure(v) for n, v in values.items() if v != defaults[n]}
 
 
+@cache
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter()
     converter.register_structure_hook_func(lambda t: True, _leaf)
@@ -145,10 +140,11 @@ def _union_hook(converter: cattrs.Converter) -> Hook:
             return None
         parts = tuple(p for p in parts if p is not type(None))
         if len(parts) > 1:
-            # Plain data decides which alternative was meant: a mapping is a section or a mapping, all else is not.
+            # Plain data decides which alternative was meant: a mapping is a section or a mapping, a text is not.
             mappings = tuple(p for p in parts if is_config_class(p) or is_mapping(p))
-            chosen = mappings if isinstance(value, Mapping) else set(parts) - set(mappings)
-            parts = tuple(p for p in parts if p in chosen) or parts
+            others = tuple(p for p in parts if p not in mappings)
+            if isinstance(value, Mapping | str):
+                parts = (mappings if isinstance(value, Mapping) else others) or parts
         if len(parts) > 1 or isinstance(value, parts[0] if isinstance(parts[0], type) else ()):
             return _leaf(value, annotation)
         return converter.structure(value, parts[0])
@@ -200,9 +196,9 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
             raise _wrong(value, f"a mapping with keys among {', '.join(policies(cls))}")
         problems: list[Problem] = []
         written = _by_field(value, cls, problems)
-        hints, readable = field_types(cls), {}
+        hints, defaults, readable = field_types(cls), _defaults(cls), {}
         for name, policy in policies(cls).items():
-            default = attrs.fields_dict(cls)[name].default
+            default = defaults[name]
             if name in written:
                 before = len(problems)
                 made = _collect(problems, name, converter, written[name], hints[name])
@@ -224,6 +220,11 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
         return cls(**readable)
 
     return hook
+
+
+@cache
+def _defaults(cls: type) -> Mapping[str, Any]:
+    return {name: field.default for name, field in attrs.fields_dict(cls).items()}
 
 
 def _by_field(value: Mapping[Any, Any], cls: type, problems: list[Problem]) -> Mapping[str, Any]:

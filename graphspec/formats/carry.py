@@ -9,11 +9,12 @@ from typing import Any
 
 import attrs
 
+from graphspec.annotations import alternatives, is_mapping
 from graphspec.config.engine import EngineConfig
 from graphspec.config.kernels import ATTENTION_BACKENDS
 from graphspec.config.structure import structure_partial, unstructure
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import alternatives, field_types, is_config_class, is_mapping, policies
+from graphspec.fields import field_types, is_config_class, policies
 from graphspec.formats.document import Document
 from graphspec.formats.json_reader import read_json
 from graphspec.formats.read import read_document
@@ -485,8 +486,9 @@ class Exporter(Carrier):
 
 
 def _leaves(prefix: str, section: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
-    for name in policies(type(section)):
-        value, default = getattr(section, name), attrs.fields_dict(type(section))[name].default
+    cls: type = type(section)
+    for name in policies(cls):
+        value, default = getattr(section, name), attrs.fields_dict(cls)[name].default
         if is_config_class(type(value)):
             yield from _leaves(f"{prefix}{name}.", value)
         else:

@@ -36,6 +36,11 @@ class Document:
         found.sort(key=lambda pair: self._order(pair[0]))
         return SpecError(attrs.evolve(p, where=self._place(path, p.where)) for path, p in found)
 
+    def origin(self, where: str) -> str | None:
+        """What gave the value at a dotted path: a file's line or a setting. None for what nobody wrote."""
+        path = self._names().get(where)
+        return None if path is None else self._place(path, "")
+
     def _names(self) -> Mapping[str, Path]:
         paths = [*self.lines, *self.origins]
         # Sections know their fields with underscores, whatever the file wrote. What it wrote comes first.

@@ -16,16 +16,10 @@ from typing import Any
 
 import attrs
 
+from graphspec.annotations import alternatives, is_mapping
 from graphspec.config.engine import EngineConfig
 from graphspec.config.structure import unstructure
-from graphspec.fields import (
-    FieldPolicy,
-    alternatives,
-    field_types,
-    is_config_class,
-    is_mapping,
-    policies,
-)
+from graphspec.fields import FieldPolicy, field_types, is_config_class, policies
 from graphspec.frozen import JsonValue
 
 SCHEMA_VERSION = 1

@@ -184,7 +184,7 @@ def read_checkpoint(source: str, where: str = "model.source") -> FrozenMap:
     """
     path = locate_checkpoint(source, where)
     if not os.path.isdir(path):
-        return _plain(_from_gguf(read_gguf_header(path)))
+        return FrozenMap(_plain(_from_gguf(read_gguf_header(path))))
     path = os.path.join(path, "config.json")
     hint = f"fetch the checkpoint again, or name another in {where}"
     try:

@@ -42,7 +42,7 @@ class ModeFacts:
     """Whether attention is among the splitting ops."""
     splitting_ops_empty: bool = False
     inductor_partition: bool = False
-    """Whether the compiler cuts the pieces: at attention too, whatever the splitting ops name, unless they are empty."""
+    """Whether the compiler cuts the pieces: at attention too, whatever the splitting ops name, if they name any."""
     fuse_attention_quant: bool = False
     breakable: bool = False
     """Whether capture itself breaks at attention, so that pieces need no compiler."""

@@ -6,15 +6,16 @@ from typing import Any
 
 import attrs
 
+from graphspec.annotations import mismatch
 from graphspec.config.model import Dtype, ModelConfig, ModelSpec
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import mismatch, out_of_bounds, policies
+from graphspec.fields import out_of_bounds, policies
 from graphspec.frozen import FrozenMap, JsonValue, freeze
 from graphspec.resolve.checkpoint import (
     NESTED,
     canonical_rope,
     levels_of,
-    locate_checkpoint,  # noqa: F401 - two test files still import it from here
+    locate_checkpoint,
     main_rope,
     read_checkpoint,
     text_config_of,
@@ -28,7 +29,7 @@ from graphspec.resolve.overrides import (
 )
 from graphspec.text import show
 
-_NO_ROPE = FrozenMap({})
+__all__ = ["locate_checkpoint", "text_config_of"]
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +52,7 @@ class ModelFacts:
     rms_norm_eps: float | None = None
     rope_theta: float | None = None
     rope_type: str = "default"
-    rope_parameters: FrozenMap = _NO_ROPE
+    rope_parameters: FrozenMap = attrs.field(factory=lambda: FrozenMap({}))
     hidden_act: str | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
@@ -81,7 +82,6 @@ _MAPPING = Mapping[str, JsonValue]
 _PER_LAYER = ("intermediate_size", "num_key_value_heads", "num_experts", "sliding_window")
 _ROPE_OUTSIDE = ("original_max_position_embeddings", "partial_rotary_factor")
 _LAYER_LISTS = ("layer_types", "layers_block_type", "block_types")
-_PATTERN = {"M": "mamba", "*": "attention"}
 _STATES = ("mamba", "linear", "recurrent", "conv")
 _STATE_FIELDS = (
     "ssm_state_size",
@@ -114,12 +114,11 @@ def facts_of(config: Mapping[str, Any]) -> ModelFacts:
     facts |= _rope(read, facts)
     facts["has_mamba"], facts["has_attention"] = _kinds_of_layers(read, facts["model_type"])
     facts["architectures"] = read.value("architectures", tuple[str, ...])
-    quantization = read.fact("quantization_config", _MAPPING) or {}
-    facts["quantization"] = read.value("quant_method", str, quantization)
+    scheme = read.fact("quantization_config", _MAPPING) or {}
+    facts["quantization"] = read.value("quant_method", str, scheme)
     if read.text.get("use_sliding_window") is False:
         facts["sliding_window"] = None
-    if facts["dtype"] is not None:
-        facts["dtype"] = facts["dtype"].removeprefix("torch.")
+    facts["dtype"] = (facts["dtype"] or "").removeprefix("torch.") or None
     stated = {name: value for name, value in facts.items() if value is not None}
     return ModelFacts(**stated, bad=tuple(dict.fromkeys(read.bad)))
 
@@ -174,8 +173,8 @@ def _rope(read: _Reader, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     stated = [kind for part in sets if (kind := read.value("rope_type", str, part)) is not None]
     kinds = stated or [canonical_rope({"type": facts["rope_type"]}).get("rope_type", "default")]
     kind = next((k for k in kinds if k != "default"), "default")
-    theta = read.value("rope_theta", float, main)
-    theta = facts["rope_theta"] if theta is None else theta
+    inside = read.value("rope_theta", float, main)
+    theta = facts["rope_theta"] if inside is None else inside
     if main is rope:
         outside = {n: read.text[n] for n in _ROPE_OUTSIDE if read.text.get(n) is not None}
         base = {} if theta is None else {"rope_theta": theta}
@@ -186,7 +185,7 @@ def _rope(read: _Reader, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _kinds_of_layers(read: _Reader, model_type: str | None) -> tuple[bool, bool]:
     """Whether layers keep a recurrent state, and whether layers attend. A list of the layers counts before all else."""
     pattern = read.value("hybrid_override_pattern", str) or ""
-    kinds = [_PATTERN.get(letter, "mlp") for letter in pattern]
+    kinds = [{"M": "mamba", "*": "attention"}.get(letter, "mlp") for letter in pattern]
     for name in _LAYER_LISTS:
         kinds = kinds or list(read.value(name, tuple[str, ...]) or ())
     if kinds:
@@ -194,8 +193,8 @@ def _kinds_of_layers(read: _Reader, model_type: str | None) -> tuple[bool, bool]
         stateless = [k for k in kinds if not any(part in k for part in _STATES)]
         attends = any("mlp" not in k and "moe" not in k for k in stateless)
         return both or len(stateless) < len(kinds), both or attends
-    names = [name for name, value in read.text.items() if value is not None]
-    state = any(n in _STATE_FIELDS or n.startswith("mamba_") for n in names)
+    stated = (name for name, value in read.text.items() if value is not None)
+    state = any(name in _STATE_FIELDS or name.startswith("mamba_") for name in stated)
     return state or model_type in _STATE_TYPES, model_type not in _STATE_TYPES
 
 
@@ -248,22 +247,22 @@ def model_spec_of(
 
     def located(problem: Problem) -> Problem:
         name = problem.where
-        hint = f"set it under {hints}.{name}" if hints and name in KNOWN_NAMES else ""
-        place = f"{where}: {name} in the config of {source}"
-        return attrs.evolve(problem, where=place, hint=hint)
+        settable = hints and (name in KNOWN_NAMES or name in text_config_of(config))
+        hint = f"set it under {hints}.{name}" if settable else ""
+        return attrs.evolve(problem, where=f"{where}: {name} in the config of {source}", hint=hint)
 
     required = {"hidden_size", "num_attention_heads", "vocab_size", "num_hidden_layers"}
     if facts.model_type == "llama":
         required |= {"intermediate_size", "rms_norm_eps"}
+    if facts.num_attention_heads and facts.hidden_size:  # without them, they are what lacks
+        required.add("head_dim")
     if target or length is None:
         required.add("max_position_embeddings")
     problems = [located(p) for p in _problems(facts, required, target)]
     if target and max_model_len is not None and longest is not None and max_model_len > longest:
-        wanted = f"at most the {longest} positions that the checkpoint was trained for"
-        problems.append(
-            Problem(where="model.max_model_len", found=show(max_model_len), wanted=wanted)
-        )
-    if problems:
+        limit = f"at most the {longest} positions that the checkpoint was trained for"
+        problems += [Problem(where="model.max_model_len", found=show(max_model_len), wanted=limit)]
+    if problems or length is None:
         raise SpecError(problems)
     typed = {name: getattr(facts, name) for name in _SPEC_FACTS}
     stated = {name: value for name, value in typed.items() if value is not None}

@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
+from graphspec.annotations import mismatch
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import mismatch
 from graphspec.frozen import FrozenMap, JsonValue, freeze, thaw
 from graphspec.resolve.checkpoint import NESTED, canonical_rope, levels_of, main_rope
 from graphspec.text import did_you_mean
@@ -56,7 +56,7 @@ _NO_CODE = frozenset(
     """base_model_name_or_path torch_dtype dtype tie_word_embeddings bos_token_id eos_token_id pad_token_id
     unk_token_id sep_token_id tokenizer_class use_cache cache_implementation gradient_checkpointing initializer_range
     initializer_factor initializer_std router_aux_loss_coef router_z_loss_coef aux_loss_alpha mtp_loss_weight do_sample
-    num_beams dropout speculators_version transformers.js_config""".split()
+    num_beams dropout output_router_logits speculators_version transformers.js_config""".split()
 )
 """Where weights and tokens come from, how training and sampling went, and the two that the model section decides."""
 
@@ -99,7 +99,7 @@ def apply_overrides(
             for name in unknown
         )
     data: dict[str, Any] = thaw(config)
-    inside = {n for n in overrides if _replaces_inside(data, n, overrides[n])}
+    inside = [n for n in overrides if _replaces_inside(data, n, overrides[n])]
     for name in inside:
         data[name] = thaw(apply_overrides(data[name], overrides[name], f"{where}.{name}"))
     # Rotary parameters come before their base and kind, which also have fields of their own.

@@ -17,6 +17,7 @@ import attrs
 from hypothesis import reject
 from hypothesis import strategies as st
 
+from graphspec.annotations import alternatives, is_mapping
 from graphspec.config.compilation import CompilationConfig, CudagraphMode
 from graphspec.config.engine import EngineConfig
 from graphspec.config.kernels import ATTENTION_BACKENDS, KernelConfig
@@ -25,16 +26,7 @@ from graphspec.config.schedule import KSchedule, Range
 from graphspec.config.speculative import RejectionSampleMethod, SpeculativeConfig
 from graphspec.config.structure import unstructure
 from graphspec.errors import SpecError
-from graphspec.fields import (
-    FieldPolicy,
-    Stage,
-    alternatives,
-    evolve,
-    field_types,
-    is_config_class,
-    is_mapping,
-    policies,
-)
+from graphspec.fields import FieldPolicy, Stage, evolve, field_types, is_config_class, policies
 from graphspec.frozen import JsonValue, freeze
 
 T = TypeVar("T")
@@ -62,10 +54,7 @@ CONFIG_CLASSES: tuple[type, ...] = tuple(
 
 @attrs.frozen(kw_only=True)
 class HashPair:
-    """Two valid objects that differ in one field, at a dotted path.
-
-    `policies` are those of the fields on the way, the outermost first.
-    """
+    """Two valid objects that differ in the field at `path`. `policies` are those of the fields on the way to it."""
 
     one: Any
     other: Any
@@ -185,9 +174,10 @@ def _values(cls: type, name: str, now: Mapping[str, Any]) -> Values | None:
     special = _beside(cls, now)
     if name not in special:
         return _typed(annotation, policies(cls)[name], before is not None)
-    values, alone = special[name], before in (None, attrs.NOTHING) or name in (_RATES, _LENGTH)
-    # A field with a value may also lose it, unless two fields need each other.
-    return values if alone or values is None else values | st.none()
+    values = special[name]
+    if values is None or before is None or name in (_RATES, _LENGTH):
+        return values
+    return values | st.none() if _NONE in alternatives(annotation) else values
 
 
 @functools.cache

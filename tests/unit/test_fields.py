@@ -4,18 +4,13 @@ import enum
 from collections.abc import Mapping
 
 import attrs
+from typing import ClassVar
+
 import pytest
 
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import (
-    Stage,
-    config_class,
-    is_config_class,
-    keyed,
-    mismatch,
-    policies,
-    unkeyed,
-)
+from graphspec.annotations import mismatch
+from graphspec.fields import Stage, config_class, is_config_class, keyed, policies, unkeyed
 
 
 class Colour(enum.Enum):
@@ -109,15 +104,18 @@ def test_nan_does_not_slip_through_a_bound():
 
 
 def test_own_rules_run_only_on_values_of_the_right_type():
-    """What problems() returns is raised; it never sees a value of the wrong type."""
+    """What a rule yields is raised; it never sees a value of the wrong type."""
+
+    def ordered(section):
+        if section.low > section.high:
+            yield Problem(where="low", found="x", wanted="y")
 
     @config_class
     class Ruled:
+        rules: ClassVar = (ordered,)
+
         low: int = keyed(Stage.COMPILE, doc="Low.")
         high: int = keyed(Stage.COMPILE, doc="High.")
-
-        def problems(self):
-            return [Problem(where="low", found="x", wanted="y")] if self.low > self.high else []
 
     Ruled(low=1, high=2)
     with pytest.raises(SpecError) as caught:

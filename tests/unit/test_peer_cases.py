@@ -36,6 +36,10 @@ REFUSED_HERE = {
     "draft-model/on-mtp-checkpoint": EXPLICIT,
     "draft-model/on-dflash-path": EXPLICIT,
     "mtp/explicit-on-eagle-path": EXPLICIT,
+    "custom-class/explicit-slash-path": "1.1, 3.2 [S]: a custom class is named by an import path",
+    "extract/layers": "1.8 [S]: draft_model_config is derived, not a field of the user's",
+    "synthetic/rates-text": STRICT,
+    "watermark/mtp": "2.3 [S]: the EAGLE family and the block drafters keep a mark, MTP does not",
     "dspark/no-model-dense-target": "2.5 [S]: only DeepSeek V4 targets ship DSpark modules",
 }
 """Cases that vLLM accepts and we refuse: id -> rule."""

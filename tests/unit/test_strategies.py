@@ -1,8 +1,11 @@
 """The strategies that users get: every config class, near misses, pairs that differ in one field, whole engines."""
 
+import enum
 import importlib
 import json
+import math
 import pkgutil
+import re
 from typing import ClassVar
 
 import pytest
@@ -22,7 +25,6 @@ from graphspec.testing.strategies import (
     engine_configs,
     hash_pairs,
     near_misses,
-    plain,
     sections,
     tables,
 )
@@ -55,18 +57,6 @@ def test_a_config_survives_the_way_through_plain_data(classes, data):
     assert structure(json.loads(text), cls) == config
 
 
-@some_class
-@given(data=st.data())
-def test_a_near_miss_is_one_problem_at_its_path(classes, data):
-    """The valid half is accepted; the broken one is refused, and all that is named is the path of the difference."""
-    cls = data.draw(classes)
-    valid, broken, path = data.draw(near_misses(cls))
-    structure(valid, cls)
-    with pytest.raises(SpecError) as caught:
-        structure(broken, cls)
-    assert {p.where for p in caught.value.problems} == {path}
-
-
 def changes(one, other, path=""):
     """Paths at which two pieces of plain data differ."""
     if isinstance(one, dict) and isinstance(other, dict):
@@ -82,50 +72,63 @@ def changes(one, other, path=""):
 
 @some_class
 @given(data=st.data())
-def test_a_near_miss_differs_in_one_place(classes, data):
-    """Both halves are the same outside of the path, so that nothing else can be the reason of a refusal."""
-    valid, broken, path = data.draw(near_misses(data.draw(classes)))
-    assert all(change.startswith(f".{path}") for change in changes(valid, broken))
-    assert changes(valid, broken)
+def test_a_near_miss_is_one_problem_at_its_path(classes, data):
+    """One half is accepted. The other differs in one place, and the problems of its refusal name that place alone."""
+    cls = data.draw(classes)
+    valid, broken, path = data.draw(near_misses(cls))
+    structure(valid, cls)
+    with pytest.raises(SpecError) as caught:
+        structure(broken, cls)
+    assert {p.where for p in caught.value.problems} == {path}
+    (change,) = changes(valid, broken)
+    assert f".{path}".startswith(change) or change.startswith(f".{path}")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        lambda valid, broken: broken is None,
-        lambda valid, broken: type(valid) is int and type(broken) is float,
-        lambda valid, broken: type(valid) is int and type(broken) is bool,
-        lambda valid, broken: type(valid) is int and type(broken) is str,
-        lambda valid, broken: type(valid) is bool and broken == "true",
-        lambda valid, broken: type(valid) is int and type(broken) is int,
-        lambda valid, broken: type(broken) is float and broken != broken,  # noqa: PLR0124
-        lambda valid, broken: type(valid) is str and type(broken) is str,
-    ],
-    ids="null float boolean text true bound nan enum".split(),
-)
-def test_each_kind_of_near_miss_occurs(kind):
-    """Null, a float or boolean or text for an integer, a text for a boolean, a bound, NaN, an enum's misspelling."""
-
-    def occurs(miss):
-        valid, broken, path = miss
-        for step in path.replace("[", ".[").split("."):
-            key = int(step[1:-1]) if step.startswith("[") else step
-            try:
-                valid, broken = valid[key], broken[key]
-            except (KeyError, IndexError):
-                return False
-        return kind(valid, broken)
-
-    whole = st.sampled_from([EngineConfig, *CONFIG_CLASSES]).flatmap(near_misses)
-    found_one(whole, occurs)
+KINDS = {
+    "null": lambda valid, broken: broken is None,
+    "float": lambda valid, broken: type(valid) is int and type(broken) is float,
+    "boolean": lambda valid, broken: type(valid) is int and type(broken) is bool,
+    "number as text": lambda valid, broken: type(valid) is int and type(broken) is str,
+    "boolean as text": lambda valid, broken: type(valid) is bool and broken == "true",
+    "bound": lambda valid, broken: type(valid) is int and type(broken) is int,
+    "no number": lambda valid, broken: type(broken) is float and not math.isfinite(broken),
+    "spelling": lambda valid, broken: type(valid) is str and type(broken) is str,
+    "unknown": lambda valid, broken: valid is MISSING and broken is not MISSING,
+    "missing": lambda valid, broken: valid is not MISSING and broken is MISSING,
+}
+MISSING = object()
 
 
-def found_one(strategy, condition):
-    return find(
-        strategy,
-        condition,
-        settings=settings(max_examples=5000, phases=[Phase.generate], database=None),
-    )
+def at(data, path):
+    """What stands at a path of plain data or of an object."""
+    for step in re.findall(r"[^.\[\]]+", path):
+        try:
+            if is_config_class(type(data)):
+                data = getattr(data, step)
+            else:
+                data = data[int(step) if step.isdigit() else step]
+        except (AttributeError, LookupError, TypeError):
+            return MISSING
+    return data.value if isinstance(data, enum.Enum) else data
+
+
+def test_each_kind_of_near_miss_occurs():
+    """Wrong types of every sort, bounds, misspelt enums and keys, missing keys: a search meets all of them."""
+    seen = set()
+
+    def all_seen(pair):
+        cls, (valid, broken, path) = pair
+        halves = at(structure(valid, cls), path), at(broken, path)
+        seen.update(name for name, occurs in KINDS.items() if occurs(*halves))
+        return seen == set(KINDS)
+
+    classes = st.sampled_from(CONFIG_CLASSES)
+    search(classes.flatmap(lambda cls: st.tuples(st.just(cls), near_misses(cls))), all_seen)
+
+
+def search(strategy, condition):
+    once = settings(max_examples=5000, phases=[Phase.generate], database=None)
+    return find(strategy, condition, settings=once)
 
 
 def differences(one, other, path=""):
@@ -139,7 +142,7 @@ def differences(one, other, path=""):
 @some_class
 @given(data=st.data())
 def test_a_pair_differs_in_one_field(classes, data):
-    """Nothing else differs than the field at the path, and the policies are those of the fields on the way."""
+    """Nothing else differs than the field at the path, with its policy. Its stage says which keys tell the two apart."""
     pair = data.draw(hash_pairs(data.draw(classes)))
     assert differences(pair.one, pair.other) == [pair.path]
     section = pair.one
@@ -147,13 +150,6 @@ def test_a_pair_differs_in_one_field(classes, data):
         assert policies(type(section))[name] == policy
         section = getattr(section, name)
     assert pair.policy is pair.policies[-1]
-
-
-@some_class
-@given(data=st.data())
-def test_a_pair_s_stage_says_which_keys_tell_it_apart(classes, data):
-    """A key differs exactly when its stage covers the pair's: the field's own, weakened by the sections around it."""
-    pair = data.draw(hash_pairs(data.draw(classes)))
     for stage in Stage:
         differs = key_text(pair.one, stage) != key_text(pair.other, stage)
         assert differs is stage.covers(pair.stage)
@@ -225,19 +221,12 @@ def test_whole_engines_keep_the_rules_of_their_sections(data):
         assert config.speculative.model == DRAFTS.get(config.speculative.method)
 
 
-@pytest.mark.parametrize("method", [None, *DRAFTS, *WITHOUT])
-def test_each_method_occurs(method):
+def test_each_method_occurs():
     """Methods whose folder is given, those that need none, and no drafting at all."""
+    seen = set()
 
-    def has(data):
-        return (data["speculative"] or {}).get("method") == method
+    def all_seen(data):
+        seen.add((data["speculative"] or {}).get("method"))
+        return seen == {None, *DRAFTS, *WITHOUT}
 
-    found_one(engine_configs("/target", DRAFTS), has)
-
-
-def test_plain_data_of_a_strategy_reads_as_its_object():
-    """`plain` is what a file would hold: enum values, lists, and no field at its default."""
-    found = find(plain(configs(EngineConfig)), lambda data: "device" in data)
-    assert found == {"model": {"source": ""}, "device": {"isa": "x86-64-v3"}} or found[
-        "device"
-    ] == {"target": "cuda"}
+    search(engine_configs("/target", DRAFTS), all_seen)
