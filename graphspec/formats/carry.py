@@ -32,10 +32,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 @attrs.frozen(kw_only=True)
 class Left:
-    """A setting that was not carried over as it stands.
-
-    `changed_to` says what it became, and is empty when nothing in the result stands for it.
-    """
+    """A setting that was not carried over as it stands. `changed_to` is empty when nothing stands for it now."""
 
     where: str
     found: str
@@ -338,7 +335,9 @@ class Carrier:
     def truth(self, name: str) -> bool:
         """`take` for a boolean; anything else is a problem, and False."""
         value = self.take(name)
-        if value is not None and type(value) is not bool:
+        if value is False:
+            self.leave(name, "off, which is as if it were not given", value)
+        elif value is not None and value is not True:
             self.wrong(name, value, "true or false")
         return value is True
 

@@ -89,7 +89,7 @@ KINDS = {
     "float": lambda valid, broken: type(valid) is int and type(broken) is float,
     "boolean": lambda valid, broken: type(valid) is int and type(broken) is bool,
     "number as text": lambda valid, broken: type(valid) is int and type(broken) is str,
-    "boolean as text": lambda valid, broken: type(valid) is bool and broken == "true",
+    "boolean as text": lambda valid, broken: type(valid) is bool and type(broken) is str,
     "bound": lambda valid, broken: type(valid) is int and type(broken) is int,
     "no number": lambda valid, broken: type(broken) is float and not math.isfinite(broken),
     "spelling": lambda valid, broken: type(valid) is str and type(broken) is str,
