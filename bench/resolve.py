@@ -72,8 +72,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         for kind, config in (("target", MODEL), ("draft", HEAD)):
             (folder / kind).mkdir()
             (folder / kind / "config.json").write_text(json.dumps(config))
@@ -82,7 +82,8 @@ def main() -> None:
         text = file.read_text()
         document = read_document(str(file))
         spec = resolve_document(document).require()
-        assert spec.speculative is not None and spec.schedule.depths == (4, 3, 2)
+        assert spec.speculative is not None
+        assert spec.schedule.depths == (4, 3, 2)
         actions = {
             "read_and_resolve": lambda: resolve_document(read_document(str(file))),
             "read": lambda: read_document(str(file)),

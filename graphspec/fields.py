@@ -56,9 +56,7 @@ def keyed(
 ) -> Any:
     """Declares a field that is part of the key of `stage`; `doc` says what it is for, with its unit."""
     return _field(
-        FieldPolicy(
-            stage=stage, reason="", doc=doc, minimum=minimum, maximum=maximum, group=group
-        ),
+        FieldPolicy(stage=stage, reason="", doc=doc, minimum=minimum, maximum=maximum, group=group),
         default,
     )
 

@@ -19,7 +19,9 @@ def show(value: Any) -> str:
         tuple: "a list",
         dict: "a mapping",
     }
-    kind = kinds.get(type(value), "a mapping" if isinstance(value, Mapping) else type(value).__name__)
+    kind = kinds.get(
+        type(value), "a mapping" if isinstance(value, Mapping) else type(value).__name__
+    )
     if value is None:
         return "nothing (null)"
     try:

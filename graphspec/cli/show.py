@@ -8,7 +8,6 @@ import click
 from graphspec.cli.common import FINE, config_option, json_option, print_json, set_option
 
 if TYPE_CHECKING:
-    from graphspec.formats.document import Document
     from graphspec.resolve import Resolution
 
 
@@ -57,9 +56,7 @@ def _print_as_json(
     if origins:
         data["origins"] = origins
     if made is not None:
-        data["trace"] = [
-            {"step": s.name, "decided": s.decided, "why": s.why} for s in made.steps
-        ]
+        data["trace"] = [{"step": s.name, "decided": s.decided, "why": s.why} for s in made.steps]
     print_json(data)
 
 

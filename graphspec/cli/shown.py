@@ -95,5 +95,14 @@ def _origin(document: "Document", path: str, resolved: bool) -> str:
     return "default" if section in _AS_WRITTEN else "derived"
 
 
-_AS_WRITTEN = ("parallel", "scheduler", "kv_cache", "kernels", "lora", "watermark", "device", "program")
+_AS_WRITTEN = (
+    "parallel",
+    "scheduler",
+    "kv_cache",
+    "kernels",
+    "lora",
+    "watermark",
+    "device",
+    "program",
+)
 """Sections that the contract takes over from the config, field by field."""

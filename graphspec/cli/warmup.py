@@ -8,7 +8,6 @@ from graphspec.cli.common import (
     cache_dir_option,
     config_option,
     json_option,
-    set_option,
     print_json,
     set_option,
 )

@@ -28,6 +28,14 @@ class Partial:
             raise UnreadableError(name) from None
 
 
+def readable(section: Any, name: str, default: Any = None) -> Any:
+    """The field's value, or `default` where it has a problem of its own."""
+    try:
+        return getattr(section, name)
+    except UnreadableError:
+        return default
+
+
 def broken_rules(cls: type, section: Any) -> list[Problem]:
     """What the rules of `cls` say of `section`, those left out that need a field with a problem of its own."""
     problems: list[Problem] = []

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import attrs
 import cattrs
 
+from graphspec.annotations import alternatives, is_mapping, mismatch
 from graphspec.config.partial import Partial, broken_rules
 from graphspec.errors import Problem, SpecError
-from graphspec.annotations import alternatives, is_mapping, mismatch
 from graphspec.fields import field_types, is_config_class, out_of_bounds, policies
 from graphspec.frozen import thaw
 from graphspec.text import did_you_mean, one_of, show

@@ -56,7 +56,7 @@ def _depth(carrier: Carrier) -> int | None:
     if written is None:
         carrier.note(_DRAFTS, None, _K, _DEFAULT, "what it is when not given")
     elif not isinstance(written, str) or not re.fullmatch("[0-9]{1,9}", written):
-        carrier.wrong(_DRAFTS, written, "a whole number, in digits alone; 0 for no drafting")
+        carrier.wrong(_DRAFTS, written, "text of digits alone, 0 for no drafting")
         return None
     depth = _DEFAULT if written is None else int(written)
     if depth == 0:

@@ -57,7 +57,7 @@ def from_hf(folder: str) -> Carried:
     # What it is called is not written in the file, so the folder itself stands for it.
     try:
         if _S in facts:
-            _draft(carrier, folder, facts)
+            _draft(carrier, folder, values)
         else:
             _target(carrier, folder, values)
         return carrier.finish(REASONS, {"device.target": "graphspec's default is cpu"})
@@ -76,10 +76,10 @@ def _target(carrier: Carrier, folder: str, values: Mapping[str, Any]) -> None:
         carrier.missing("model.dtype", "graphspec's default is float32")
 
 
-def _draft(carrier: Carrier, folder: str, facts: Mapping[str, Any]) -> None:
+def _draft(carrier: Carrier, folder: str, values: Mapping[str, Any]) -> None:
     carrier.put("speculative.model", folder, "the folder")
     for name in ("dtype", "torch_dtype"):
-        if carrier.has(name):
+        if name in values:
             carrier.leave(name, "the draft's type; graphspec drafts in the target's")
     if not carrier.expand(_S):
         return

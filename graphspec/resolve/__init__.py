@@ -1,6 +1,7 @@
 """The pipeline from `EngineConfig` to `EngineSpec`: one module a step, no way back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -12,7 +13,7 @@ from graphspec.config.schedule import KSchedule
 from graphspec.config.structure import structure_partial
 from graphspec.errors import EnvironmentProblem, GraphspecError, Problem, SpecError
 from graphspec.frozen import FrozenMap
-from graphspec.resolve.checks import program_problems, spec_problems
+from graphspec.resolve.checks import MODEL_CHECKS, program_problems
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.engine_facts import mode_facts
 from graphspec.resolve.limits import Limits, decide_limits
@@ -95,6 +96,9 @@ class _Run:
             self.problems.extend(p for p in error.problems if p not in self.problems)
         return None
 
+    def collect(self, rule: Callable[[], Iterable[Problem]]) -> None:
+        self.problems.extend(self.step(lambda: list(rule())) or ())
+
 
 @attrs.frozen(kw_only=True)
 class _Target:
@@ -114,7 +118,10 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
     made = None
     if section is not None and known is not None and target is not None:
         made = run.step(lambda: _drafting(asked, known, target))
-    run.step(lambda: run.problems.extend(program_problems(asked.program)))
+    run.collect(lambda: program_problems(asked))
+    if target is not None:
+        for rule in MODEL_CHECKS:
+            run.collect(partial(rule, target.spec, asked))
     spec, steps = None, made.steps if made is not None else ()
     if target is not None and (section is None or made is not None):
         spec, more = _finish(run, asked, target, made)
@@ -165,7 +172,9 @@ def _finish(
         if schedule is None:
             return None, ()
     dense = schedule.granted if schedule is not None else KSchedule(dense=(0,) * (asked + 1))
-    limits = run.step(lambda: decide_limits(config.scheduler, dense, speculator, k=k, strict=strict))
+    limits = run.step(
+        lambda: decide_limits(config.scheduler, dense, speculator, k=k, strict=strict)
+    )
     granted = limits or Limits(scheduler=config.scheduler)
     facts = mode_facts(
         config,
@@ -179,8 +188,6 @@ def _finish(
     if mode is None:
         return None, ()
     spec = run.step(lambda: _spec(config, target, made, granted, runner, schedule, mode))
-    if spec is not None:
-        run.problems.extend(spec_problems(spec))
     why = "; ".join(mode.reasons) or "as asked"
     return spec, tuple(runner_steps(runner, schedule, mode.granted.value, why))
 

@@ -1,29 +1,41 @@
-"""Rules that span sections: what must hold between a resolved spec's limits."""
+"""Rules that span sections: what must hold between the target model and the rest, with or without drafting.
 
-from collections.abc import Iterator
+Each takes the resolved model and the config, or what could be read of one, and yields what is wrong.
+"""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from graphspec.config.model import ModelSpec
 from graphspec.errors import Problem
-from graphspec.resolve.spec import EngineSpec
+
+Check = Callable[[ModelSpec, Any], Iterator[Problem]]
 
 
-def spec_problems(spec: EngineSpec) -> Iterator[Problem]:
-    """Every rule that `spec` breaks."""
-    capacity = (spec.kv_cache.num_blocks - 1) * spec.kv_cache.block_size
-    if capacity < spec.model.max_model_len:
+def _blocks(model: ModelSpec, config: Any) -> Iterator[Problem]:
+    blocks, size = config.kv_cache.num_blocks, config.kv_cache.block_size
+    capacity = (blocks - 1) * size
+    if capacity < model.max_model_len:
         yield Problem(
             where="kv_cache.num_blocks",
-            found=f"{spec.kv_cache.num_blocks} blocks, which hold {capacity} tokens beside block 0",
-            wanted=f"room for one sequence of model.max_model_len ({spec.model.max_model_len}) tokens",
+            found=f"{blocks} blocks, which hold {capacity} tokens beside block 0",
+            wanted=f"room for one sequence of model.max_model_len ({model.max_model_len}) tokens",
             hint="raise kv_cache.num_blocks, or lower model.max_model_len",
         )
-    size = spec.parallel.tensor_parallel_size
-    if spec.model.num_attention_heads % size:
+
+
+def _heads(model: ModelSpec, config: Any) -> Iterator[Problem]:
+    size = config.parallel.tensor_parallel_size
+    if model.num_attention_heads % size:
         yield Problem(
             where="parallel.tensor_parallel_size",
             found=str(size),
-            wanted=f"a divisor of the model's {spec.model.num_attention_heads} attention heads",
+            wanted=f"a divisor of the model's {model.num_attention_heads} attention heads",
         )
-    if spec.parallel.enable_expert_parallel and not spec.model.is_moe:
+
+
+def _experts(model: ModelSpec, config: Any) -> Iterator[Problem]:
+    if config.parallel.enable_expert_parallel and not model.is_moe:
         yield Problem(
             where="parallel.enable_expert_parallel",
             found="true for a model without experts",
@@ -31,13 +43,17 @@ def spec_problems(spec: EngineSpec) -> Iterator[Problem]:
         )
 
 
-def program_problems(name: str) -> Iterator[Problem]:
+MODEL_CHECKS: tuple[Check, ...] = (_blocks, _heads, _experts)
+"""All rules between the target model and the rest."""
+
+
+def program_problems(config: Any) -> Iterator[Problem]:
     """A program is named as module:factory."""
-    module, _, factory = name.partition(":")
+    module, _, factory = config.program.partition(":")
     if not factory.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         yield Problem(
             where="program",
-            found=repr(name),
+            found=repr(config.program),
             wanted="module:factory, both importable names",
             hint="for the reference engine: graphspec.engine.llama:program",
         )

@@ -81,7 +81,8 @@ def choose(
     """
     if config is None or source is None:
         cls = class_of(inferred)
-        assert cls is not None and inferred.method is not None
+        assert cls is not None
+        assert inferred.method is not None
         return Chosen(
             method=inferred.method,
             custom_method=inferred.custom_method,
@@ -195,4 +196,3 @@ def _described(config: FrozenMap) -> str:
     if checkpoint.algorithm(config):
         parts.append(f"algorithm {checkpoint.algorithm(config)}")
     return ", ".join(parts) or "no class name and no model_type"
-

@@ -225,12 +225,17 @@ def _length_problems(
     section: SpeculativeConfig, draft: ModelSpec, target: ModelSpec
 ) -> Iterator[Problem]:
     given = section.max_model_len
-    for limit, whose in ((draft.max_model_len, "the draft's own"), (target.max_model_len, "target's")):
+    for limit, whose in (
+        (draft.max_model_len, "the draft's own"),
+        (target.max_model_len, "target's"),
+    ):
         if given is not None and given > limit:
             yield Problem(
                 where="speculative.max_model_len",
                 found=show(given),
-                wanted=f"at most {limit}, {whose} limit" if "draft" in whose else f"at most {limit}, the {whose} limit",
+                wanted=f"at most {limit}, {whose} limit"
+                if "draft" in whose
+                else f"at most {limit}, the {whose} limit",
             )
 
 

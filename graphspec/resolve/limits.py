@@ -39,9 +39,7 @@ def decide_limits(
     if problems:
         raise SpecError(problems)
     asked, budget = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
-    fits = next(
-        (b - 1 for b in range(1, asked + 1) if b * (1 + schedule.k_for(b)) > budget), asked
-    )
+    fits = next((b - 1 for b in range(1, asked + 1) if b * (1 + schedule.k_for(b)) > budget), asked)
     pass_holds = speculator.max_num_draft_seqs(budget, k) if speculator is not None else None
     granted = fits if pass_holds is None else min(fits, pass_holds)
     if granted == asked:
@@ -102,9 +100,7 @@ def _budget_problems(
     )
 
 
-def _fewer_drafts(
-    scheduler: SchedulerConfig, speculator: SpeculatorConfig | None, k: int
-) -> str:
+def _fewer_drafts(scheduler: SchedulerConfig, speculator: SpeculatorConfig | None, k: int) -> str:
     if speculator is None:
         return ""
     asked, budget = scheduler.max_num_seqs, scheduler.max_num_batched_tokens

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from graphspec.config.partial import readable
 from graphspec.config.speculative import DraftSampleMethod, SpeculativeConfig
 from graphspec.errors import Problem
 from graphspec.fields import policies
@@ -41,22 +42,26 @@ def option_problems(
 ) -> Iterator[Problem]:
     """Every option that is set and that the method `name` does not read."""
     for option in GUARDED:
-        value = getattr(section, option)
+        value = readable(section, option)
         if value is not None and option not in cls.supported_options:
             yield _unread(option, value, name, _readers(cls))
     for prefix, owners in _OWNED.items():
         if prefix not in cls.owned_prefixes:
             for option in (n for n in policies(SpeculativeConfig) if n.startswith(prefix)):
-                value = getattr(section, option)
+                value = readable(section, option)
                 if value is not None:
                     yield _unread(option, value, name, f"only {owners} reads it")
     if not cls.has_draft_model:
         yield from _draft_model_options(name, section)
-    if section.parallel_drafting and "parallel_drafting" not in policies(cls) and not _block(cls):
+    if (
+        readable(section, "parallel_drafting")
+        and "parallel_drafting" not in policies(cls)
+        and not _block(cls)
+    ):
         yield _unread(
             "parallel_drafting", True, name, "draft_model (PARD) and eagle3 (P-EAGLE) read it"
         )
-    if section.use_heterogeneous_vocab and not cls.draft_has_own_vocab:
+    if readable(section, "use_heterogeneous_vocab") and not cls.draft_has_own_vocab:
         yield _unread(
             "use_heterogeneous_vocab", True, name, "only draft_model maps between vocabularies"
         )
@@ -64,16 +69,16 @@ def option_problems(
 
 def _draft_model_options(name: str, section: SpeculativeConfig) -> Iterator[Problem]:
     for option in _DRAFT_ONLY:
-        value = getattr(section, option)
+        value = readable(section, option)
         if value is not None:
             yield _unread(option, value, name, "only methods with a draft model read it")
-    if section.use_local_argmax_reduction:
+    if readable(section, "use_local_argmax_reduction"):
         yield _unread("use_local_argmax_reduction", True, name, "it needs a draft model's head")
-    if section.draft_sample_method is DraftSampleMethod.PROBABILISTIC:
+    if readable(section, "draft_sample_method") is DraftSampleMethod.PROBABILISTIC:
         yield _unread(
             "draft_sample_method", "probabilistic", name, "it needs a draft model's probabilities"
         )
-    if section.enable_adaptive_verification:
+    if readable(section, "enable_adaptive_verification"):
         yield _unread(
             "enable_adaptive_verification", True, name, "it needs a draft model's confidence"
         )

@@ -7,6 +7,7 @@ import attrs
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.engine import EngineConfig
 from graphspec.config.model import ModelSpec
+from graphspec.config.partial import readable
 from graphspec.config.schedule import KSchedule
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.errors import Problem, SpecError
@@ -78,7 +79,8 @@ def outline(section: SpeculativeConfig, config: EngineConfig) -> Outline:
 def _missing_depth(
     name: str, cls: type[SpeculatorConfig], section: SpeculativeConfig
 ) -> Iterator[Problem]:
-    if cls.has_draft_model or section.num_speculative_tokens is not None:
+    unreadable = -1
+    if cls.has_draft_model or readable(section, "num_speculative_tokens", unreadable) is not None:
         return
     if cls.default_depth(section, None) is None:
         yield Problem(
@@ -123,7 +125,9 @@ def drafting(
         deep = depth(chosen, section, adapted)
     except SpecError as error:
         raise SpecError([*problems, *error.problems]) from None
-    draft, found = _derived(chosen, section, known.source, adapted, deep.k, config, target, target_config)
+    draft, found = _derived(
+        chosen, section, known.source, adapted, deep.k, config, target, target_config
+    )
     problems.extend(found)
     if draft is not None:
         problems.extend(

@@ -160,12 +160,11 @@ def notes_of(
             code="custom_class_unchecked",
             text="a custom class is trusted: graphspec knows neither its lookahead nor its graphs",
         )
-    if section.model is not None and not chosen.cls.has_draft_model:
-        if chosen.method == "extract_hidden_states":
-            yield Note(
-                code="model_unused",
-                text="speculative.model is not read: extract_hidden_states runs the target only",
-            )
+    if section.model is not None and chosen.method == "extract_hidden_states":
+        yield Note(
+            code="model_unused",
+            text="speculative.model is not read: extract_hidden_states runs the target only",
+        )
     if section.disable_padded_drafter_batch and (
         async_scheduling or chosen.method not in ("eagle", "eagle3", "mtp")
     ):

@@ -1,5 +1,6 @@
 """The contract of DSpark drafts for Qwen3-Omni: block, shapes, layers and layout are fixed by the training."""
 
+import itertools
 from collections.abc import Iterator
 
 from graphspec.errors import Problem
@@ -27,14 +28,17 @@ def omni_problems(
         if ours is not None and theirs is not None and ours != theirs:
             yield _wrong("model", f"a draft with {name} {ours}", f"the target's {theirs}")
     layers = checkpoint.find_count(target, "num_hidden_layers")
-    rising = all(a < b for a, b in zip(layer_ids, layer_ids[1:], strict=False))
+    rising = all(a < b for a, b in itertools.pairwise(layer_ids))
     if not layer_ids or not rising or (layers is not None and max(layer_ids) >= layers):
         yield _wrong(
             "model",
             f"target layers {list(layer_ids)}",
             f"at least one, strictly increasing, below {layers}",
         )
-    vocab, mask = checkpoint.find_count(config, "vocab_size"), checkpoint.find(config, "mask_token_id")
+    vocab, mask = (
+        checkpoint.find_count(config, "vocab_size"),
+        checkpoint.find(config, "mask_token_id"),
+    )
     if type(mask) is not int or (vocab is not None and not 0 <= mask < vocab):
         yield _wrong("model", f"mask_token_id {mask}", f"a token of the vocabulary ({vocab})")
     rope = checkpoint.find(config, "rope_parameters", "rope_scaling")

@@ -69,9 +69,7 @@ FAMILIES: tuple[Family, ...] = (
         runs_as="Glm4MoeLiteMTPModel",
         changes=_NO_LAYERS,
     ),
-    Family(
-        types=("glm_ocr",), becomes="glm_ocr_mtp", runs_as="GlmOcrMTPModel", changes=_NO_LAYERS
-    ),
+    Family(types=("glm_ocr",), becomes="glm_ocr_mtp", runs_as="GlmOcrMTPModel", changes=_NO_LAYERS),
     # Only the first of the modules in a MiMo-V2 checkpoint is supported, whatever it states.
     Family(
         types=("mimo_v2", "mimo_v2_flash", "mimo_v2_pro"),
@@ -126,9 +124,7 @@ FAMILIES: tuple[Family, ...] = (
         counts=("num_mtp_modules",),
         default=1,
     ),
-    Family(
-        types=("dots3_note",), becomes="dots3_note_mtp", runs_as="Dots3NoteMTPModel", default=1
-    ),
+    Family(types=("dots3_note",), becomes="dots3_note_mtp", runs_as="Dots3NoteMTPModel", default=1),
     Family(types=("ernie4_5_moe",), becomes="ernie_mtp", runs_as="ErnieMTPModel"),
     Family(types=("exaone_moe",), becomes="exaone_moe_mtp", runs_as="ExaoneMoeMTP"),
     Family(types=("exaone4_5",), becomes="exaone4_5_mtp", runs_as="Exaone4_5MTP"),

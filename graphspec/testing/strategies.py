@@ -240,6 +240,7 @@ def _rates(count: int | None) -> Values:
     return probabilities.map(lambda rates: tuple(sorted(rates, reverse=True)))
 
 
+@functools.cache
 def _verification(k: int | None) -> st.SearchStrategy[Plain]:
     """Fields of verification that can only be set together, for a depth or for none that is stated."""
     name, how = "rejection_sample_method", RejectionSampleMethod

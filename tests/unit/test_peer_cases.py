@@ -17,7 +17,9 @@ UNREAD = "an option that the method does not read is refused (3.7 [S]; issue)"
 LENGTH = "4.6: the draft's limit ends drafting, it does not shorten the target (1.1: max_model_len skips speculation)"
 RAISED = "4.3 [S]: the head sees the target's positions, so its raised limit is its length"
 DECLARED = "3.6.1 [S]: what the checkpoint declares comes before its path"
-EXPLICIT = "3.6.4 [S]: an explicit method is never replaced; a checkpoint that declares another is refused"
+EXPLICIT = (
+    "3.6.4 [S]: an explicit method is never replaced; a checkpoint that declares another is refused"
+)
 
 REFUSED_HERE = {
     "ngram/min-bool": STRICT,
