@@ -161,15 +161,21 @@ def evolve(section: T, **changes: Any) -> T:
     return made
 
 
-@cache
 def policies(cls: type) -> Mapping[str, FieldPolicy]:
     """The policy of each field of a config class, in the order of declaration."""
+    key: Any = cls  # mypy takes a class of attrs for one whose instances' hash it should look at
+    return _policies(key)
+
+
+@cache
+def _policies(cls: Any) -> Mapping[str, FieldPolicy]:
     return {f.name: f.metadata[_POLICY] for f in attrs.fields(cls)}
 
 
 def _validate(self: Any) -> None:
     problems: list[Problem] = []
-    for name, check, policy in _checks(type(self)):
+    key: Any = type(self)
+    for name, check, policy in _checks(key):
         value = getattr(self, name)
         wrong = check(value) or out_of_bounds(value, policy)
         if wrong:
@@ -181,7 +187,7 @@ def _validate(self: Any) -> None:
 
 
 @cache
-def _checks(cls: type) -> tuple[tuple[str, Checker, FieldPolicy], ...]:
+def _checks(cls: Any) -> tuple[tuple[str, Checker, FieldPolicy], ...]:
     hints = field_types(cls)
     return tuple((name, checker(hints[name]), policy) for name, policy in policies(cls).items())
 
@@ -192,9 +198,14 @@ def rules_of(cls: type) -> tuple[Rule, ...]:
     return rules
 
 
-@cache
 def field_types(cls: type) -> Mapping[str, Any]:
     """The resolved annotation of each field."""
+    key: Any = cls
+    return _field_types(key)
+
+
+@cache
+def _field_types(cls: Any) -> Mapping[str, Any]:
     return typing.get_type_hints(cls)
 
 

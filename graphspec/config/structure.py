@@ -59,7 +59,8 @@ def unstructure(section: Any) -> Any:
         return section.value
     if not is_config_class(type(section)):
         return [unstructure(v) for v in section] if isinstance(section, tuple) else thaw(section)
-    defaults = _defaults(type(section))
+    key: Any = type(section)
+    defaults = _defaults(key)
     values = {name: getattr(section, name) for name in policies(type(section))}
     return {n: unstructure(v) for n, v in values.items() if v != defaults[n]}
 
@@ -223,7 +224,7 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
 
 
 @cache
-def _defaults(cls: type) -> Mapping[str, Any]:
+def _defaults(cls: Any) -> Mapping[str, Any]:
     return {name: field.default for name, field in attrs.fields_dict(cls).items()}
 
 

@@ -34,7 +34,8 @@ def assign(document: Document, text: str) -> Document:
     path, data = change.put(document.data, steps, change.value(written), ())
     kept = {p: line for p, line in document.lines.items() if p[: len(path)] != path}
     origins = {p: origin for p, origin in document.origins.items() if p[: len(path)] != path}
-    made = [path[:i] for i in range(1, len(path)) if path[:i] not in kept | origins]
+    known = kept.keys() | origins.keys()
+    made = [path[:i] for i in range(1, len(path)) if path[:i] not in known]
     origins |= dict.fromkeys([*made, path], change.origin)
     return attrs.evolve(document, data=data, lines=kept, origins=origins)
 

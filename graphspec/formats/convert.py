@@ -88,12 +88,17 @@ def _with_model(carried: Carried, model: str) -> Carried:
     )
 
 
+def _is_text(text_or_path: str) -> bool:
+    # The name of a file that is missing is one word, as no settings are.
+    return re.search(r"[\s={]", text_or_path) is not None and not os.path.exists(text_or_path)
+
+
 def _text(text_or_path: str) -> tuple[str, str]:
     """The text, and what to call it in problems."""
     if text_or_path == "-":
         raw = sys.stdin.buffer.read(_MAX_BYTES + 1) if sys.stdin else b""
         return _decoded(raw, "<standard input>"), "<standard input>"
-    if not os.path.exists(text_or_path) and re.search(r"[\s={]", text_or_path):
+    if _is_text(text_or_path):
         return text_or_path, "<text>"
     try:
         with open(text_or_path, "rb") as file:
@@ -201,8 +206,8 @@ def _variables(text: str, source: str) -> Mapping[str, str]:
 
 
 def _read_graphspec(text_or_path: str) -> Carried:
-    text, source = _text(text_or_path)
-    document = _document(text, source) if source == "<text>" else read_document(text_or_path)
+    inline = _is_text(text_or_path)
+    document = _document(text_or_path, "<text>") if inline else read_document(text_or_path)
     config_of(document)
     return Carried(data=document.data, left=())
 

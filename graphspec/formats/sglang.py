@@ -116,6 +116,7 @@ _INTS = f"""
     speculative_ngram_min_match_window_size speculative_ngram_max_match_window_size speculative_ngram_capacity
     max_lora_rank max_loras_per_batch port nnodes node_rank random_seed
 """
+_FLOATS = "speculative_accept_threshold_single speculative_accept_threshold_acc mem_fraction_static"
 _ALIASES = """
     --model model_path --tp tp_size --dp dp_size --pp pp_size --ep ep_size --tensor-parallel-size tp_size
     --data-parallel-size dp_size --pipeline-parallel-size pp_size --expert-parallel-size ep_size
@@ -126,8 +127,7 @@ GRAMMAR = Grammar(
         **{name: kind_at(path) for name, path in ROWS.items()},
         **dict.fromkeys(_FLAGS.split(), "flag"),
         **dict.fromkeys(_INTS.split(), "int"),
-        **dict.fromkeys(("mem_fraction_static", "schedule_conservativeness"), "float"),
-        **dict.fromkeys((f"speculative_accept_threshold_{n}" for n in ("single", "acc")), "float"),
+        **dict.fromkeys(_FLOATS.split(), "float"),
         **dict.fromkeys(("max_total_tokens", "max_prefill_tokens"), "size"),
         **dict.fromkeys(("cuda_graph_bs", "lora_paths", "lora_target_modules"), "list"),
         **dict.fromkeys(("json_model_override_args", "cuda_graph_config"), "json"),
@@ -142,9 +142,8 @@ REASONS: Mapping[str, str] = {
                 cuda_graph_max_bs cuda_graph_bs cuda_graph_config disable_cuda_graph_padding torch_compile_max_bs""",
             "belongs to the server, its processes and its requests; no graph depends on it": """
                 host port api_key admin_api_key served_model_name chat_template reasoning_parser tool_call_parser
-                skip_server_warmup log_level log_requests enable_metrics random_seed stream_interval grammar_backend
-                sampling_backend schedule_policy schedule_conservativeness max_queued_requests max_prefill_tokens
-                nnodes node_rank dist_init_addr nccl_port base_gpu_id watchdog_timeout enable_mixed_chunk""",
+                skip_server_warmup log_level enable_metrics random_seed sampling_backend schedule_policy nnodes node_rank
+                schedule_conservativeness max_queued_requests max_prefill_tokens dist_init_addr enable_mixed_chunk""",
             "decides how weights are found and loaded; weights are inputs of every graph": """
                 load_format download_dir revision trust_remote_code tokenizer_mode skip_tokenizer_init lora_paths""",
             "a share of memory that SGLang measures; graphspec counts blocks: write kv_cache.num_blocks": "mem_fraction_static cpu_offload_gb",
@@ -200,7 +199,7 @@ def from_settings(settings: Settings) -> Carried:
     carrier, given = Carrier(_ENGINE, settings), settings.values
     _model(carrier, given)
     _scheduler(carrier, given)
-    _graphs(carrier)
+    _graphs(carrier, given)
     _speculative(carrier, given)
     carrier.carry_all(ROWS, _RENAMED)
     return carrier.finish(REASONS, ABSENT)
@@ -224,8 +223,7 @@ def _model(carrier: Carrier, given: Mapping[str, Any]) -> None:
     if experts is not None and experts in (1, devices):
         carrier.put("parallel.enable_expert_parallel", experts > 1, "ep_size")
     elif experts is not None:
-        why = f"spreads experts over {experts} of {devices} devices; graphspec over all or none"
-        carrier.leave("ep_size", why, experts)
+        carrier.leave("ep_size", f"graphspec spreads experts over all {devices} or none", experts)
 
 
 def _scheduler(carrier: Carrier, given: Mapping[str, Any]) -> None:
@@ -234,8 +232,7 @@ def _scheduler(carrier: Carrier, given: Mapping[str, Any]) -> None:
     if chunk == -1:
         carrier.leave(name, "prompts are not cut; graphspec wants a limit for a step", chunk)
     elif chunk is not None:
-        why = "SGLang counts prompt tokens alone, graphspec all tokens of a step"
-        carrier.note(name, chunk, path, chunk, why)
+        carrier.note(name, chunk, path, chunk, "SGLang counts prompt tokens, graphspec all tokens")
         carrier.put(path, chunk, name)
     for name, path in _INVERTED.items():
         if name in given:
@@ -244,25 +241,26 @@ def _scheduler(carrier: Carrier, given: Mapping[str, Any]) -> None:
     tokens, page = carrier.number(name), given.get("page_size")
     if tokens is not None and type(page) is int and page > 0:
         blocks = tokens // page + 1
-        why = f"blocks of {page} tokens, and block 0 for padding rows"
-        carrier.note(name, tokens, path, blocks, why)
+        carrier.note(name, tokens, path, blocks, f"of {page} tokens, and block 0 for padding")
         carrier.put(path, blocks, name)
     elif tokens is not None:
         carrier.leave(name, "graphspec counts blocks: give page_size too", tokens)
 
 
-def _graphs(carrier: Carrier) -> None:
+def _graphs(carrier: Carrier, given: Mapping[str, Any]) -> None:
+    if given.get("enable_torch_compile") is False:
+        carrier.take("enable_torch_compile")
+        carrier.put("compilation.compile_mode", "none", "enable_torch_compile")
     names = ("cuda_graph_backend_decode", "cuda_graph_backend_prefill")
-    given = {name: kind for name in names if (kind := carrier.take(name)) is not None}
-    kinds = (str(given.get(names[0], "full")), str(given.get(names[1], "breakable")))
+    found = {name: kind for name in names if (kind := carrier.take(name)) is not None}
+    kinds = (str(found.get(names[0], "full")), str(found.get(names[1], "breakable")))
     mode, breaks = _GRAPHS.get(kinds, (None, False))
-    for name, kind in given.items():
+    for name, kind in found.items():
         if mode is None:
             carrier.leave(name, f"graphspec has no mode of {kinds[0]} and {kinds[1]}", kind)
             continue
-        why = f"{kinds[0]} graphs for decode, {kinds[1]} for prefill"
-        carrier.note(name, kind, "compilation.cudagraph_mode", mode, why)
-        if name == next(iter(given)):
+        carrier.note(name, kind, "compilation.cudagraph_mode", mode, f"decode, prefill: {kinds}")
+        if name == next(iter(found)):
             carrier.put("compilation.cudagraph_mode", mode, name)
             carrier.put("compilation.breakable_cudagraph", breaks, name)
 
@@ -386,8 +384,8 @@ def _block(carrier: Carrier, method: str) -> None:
     elif width is None:
         carrier.missing(_K, "what the draft checkpoint was trained for")
     else:
-        why = "one of the verified tokens is the target's own"
-        carrier.note(written, drafts if size is None else size, _K, width - 1, why)
+        size = drafts if size is None else size
+        carrier.note(written, size, _K, width - 1, "one verified token is the target's own")
         carrier.put(_K, width - 1, written)
     for other in (_STEPS, _TOPK):
         value = carrier.number(other)
@@ -403,7 +401,6 @@ _OMITTED = frozenset(
     parallel.decode_context_parallel_size parallel.disable_custom_all_reduce compilation.hisparse device.target
     """.split()
 )
-"""Fields that are written only when they are set."""
 
 _BACKENDS = {new: old for old, new in sorted(_ATTENTION.items(), reverse=True)}
 _CACHES = {name: name for name in ("auto", "fp8_e5m2", "fp8_e4m3", "bfloat16", "nvfp4")}
@@ -417,7 +414,7 @@ def to_sglang(config: EngineConfig) -> Carried:
         value = exporter.take(path)
         if value is None or (path in _OMITTED and exporter.is_default(path, value)):
             continue
-        new = _BACKENDS.get(value) if path.endswith("attention_backend") else value
+        new = _BACKENDS.get(value.upper()) if path.endswith("attention_backend") else value
         new = _CACHES.get(value) if name.endswith("kv_cache_dtype") else new
         if new is None:
             exporter.leave(path, "SGLang has no such value", value)
@@ -425,18 +422,19 @@ def to_sglang(config: EngineConfig) -> Carried:
             exporter.put(name, new, path)
     for name, path in _INVERTED.items():
         exporter.put(name, not exporter.take(path), path)
-    blocks = exporter.take("kv_cache.num_blocks") - 1
-    exporter.put("max_total_tokens", blocks * config.kv_cache.block_size, "kv_cache.num_blocks")
-    tokens = "scheduler.max_num_batched_tokens"
-    exporter.put("chunked_prefill_size", exporter.take(tokens), tokens)
-    if exporter.take("parallel.enable_expert_parallel"):
-        devices = config.parallel.tensor_parallel_size
-        exporter.put("ep_size", devices, "parallel.enable_expert_parallel")
+    path = "kv_cache.num_blocks"
+    tokens = (exporter.take(path) - 1) * config.kv_cache.block_size
+    exporter.put("max_total_tokens", tokens, path)
+    path = "scheduler.max_num_batched_tokens"
+    exporter.put("chunked_prefill_size", exporter.take(path), path)
+    path = "parallel.enable_expert_parallel"
+    if exporter.take(path):
+        exporter.put("ep_size", config.parallel.tensor_parallel_size, path)
     overrides = config.model.hf_overrides
     if overrides and not isinstance(overrides, str):
         value = json.dumps(exporter.take("model.hf_overrides"))
         exporter.put("json_model_override_args", value, "model.hf_overrides")
-    if config.lora is not None:
+    if config.lora:
         exporter.put("enable_lora", True, "lora")
         exporter.put("max_loras_per_batch", exporter.take("lora.max_loras"), "lora.max_loras")
         exporter.put("max_lora_rank", exporter.take("lora.max_lora_rank"), "lora.max_lora_rank")
@@ -445,15 +443,18 @@ def to_sglang(config: EngineConfig) -> Carried:
 
 
 def _export_graphs(exporter: Exporter) -> None:
-    compiled = exporter.take("compilation.compile_mode")
-    if compiled != "none":
-        why = "SGLang runs uncompiled unless --enable-torch-compile is given"
-        exporter.leave("compilation.compile_mode", why, compiled)
+    path = "compilation.compile_mode"
+    compiled = exporter.take(path)
+    if compiled == "none":
+        exporter.put("enable_torch_compile", False, path)
+    else:
+        exporter.leave(path, "SGLang has --enable-torch-compile, a way of its own", compiled)
     path = "compilation.cudagraph_mode"
     mode, breakable = exporter.take(path), exporter.take("compilation.breakable_cudagraph")
     kinds, breaks = next((k, m[1]) for k, m in _GRAPHS.items() if m[0] == mode)
-    if breaks and not breakable:
-        exporter.note(path, mode, "cuda_graph_backend", kinds, "its pieces end at breaks")
+    if breaks is not breakable:
+        why = "its pieces end at breaks" if breaks else "the mode has no pieces"
+        exporter.note("compilation.breakable_cudagraph", breakable, "kinds", kinds, why)
     exporter.put("cuda_graph_backend_decode", kinds[0], path)
     exporter.put("cuda_graph_backend_prefill", kinds[1], path)
 

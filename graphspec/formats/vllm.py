@@ -451,7 +451,7 @@ def _export(exporter: Exporter, name: str, path: str) -> None:
     same = path in _OMITTED or path.startswith("speculative.")
     if value is None or (same and exporter.is_default(path, value)):
         return
-    if isinstance(value, str) and value in _ABROAD.get(path, ()):
+    if isinstance(value, str) and {value, value.upper()} & _ABROAD.get(path, frozenset()):
         exporter.leave(path, "vLLM knows no such name", value)
         return
     if path == "model.hf_overrides" and isinstance(value, str):

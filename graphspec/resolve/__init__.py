@@ -8,10 +8,11 @@ import attrs
 
 from graphspec.config.engine import EngineConfig
 from graphspec.config.model import ModelSpec
-from graphspec.config.partial import Partial, UnreadableError
+from graphspec.config.partial import Partial, UnreadableError, readable
 from graphspec.config.schedule import KSchedule
 from graphspec.config.structure import structure_partial
 from graphspec.errors import EnvironmentProblem, GraphspecError, Problem, SpecError
+from graphspec.fields import evolve
 from graphspec.frozen import FrozenMap
 from graphspec.resolve.checks import MODEL_CHECKS, program_problems
 from graphspec.resolve.decision import ModeDecision
@@ -34,6 +35,7 @@ from graphspec.resolve.speculative import (
 )
 
 T = TypeVar("T")
+_UNREADABLE = object()
 
 
 @attrs.frozen(kw_only=True)
@@ -111,7 +113,8 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
     """What `config`, or what could be read of one, comes to. Every step runs whose input is there."""
     run = _Run()
     asked: Any = config
-    section = run.step(lambda: asked.speculative)
+    written = readable(asked, "speculative", _UNREADABLE)
+    section = None if written is _UNREADABLE else written
     known = run.step(lambda: outline(section, asked)) if section is not None else None
     # A method without its draft or its depth is reported before any file is opened.
     target = None if run.incomplete else run.step(lambda: _target(asked))
@@ -123,7 +126,7 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
         for rule in MODEL_CHECKS:
             run.collect(partial(rule, target.spec, asked))
     spec, steps = None, made.steps if made is not None else ()
-    if target is not None and (section is None or made is not None):
+    if target is not None and (written is None or made is not None):
         spec, more = _finish(run, asked, target, made)
         steps = (*steps, *more)
     if run.problems:
@@ -144,20 +147,18 @@ def _drafting(config: EngineConfig, known: Outline, target: _Target) -> Drafting
 
 
 def _finish(
-    run: _Run, config: EngineConfig, target: _Target, made: Drafting | None
+    run: _Run, config: Any, target: _Target, made: Drafting | None
 ) -> tuple[EngineSpec | None, tuple[Step, ...]]:
-    """What the engine's facts decide, once model and drafting stand."""
+    """What the engine's facts decide, once model and drafting stand. What `config` says is read in steps only."""
     section = config.speculative
     chosen = made.chosen if made is not None else None
     k = made.depth.k if made is not None else 0
     speculator = made.speculator if made is not None else None
-    strict = config.compilation.strict
-    asked = config.scheduler.max_num_seqs
     runner = run.step(lambda: decide_runner(config.compilation.runner, chosen, section, speculator))
     if runner is None:
         return None, ()
     schedule = None
-    if made is not None and section is not None and chosen is not None:
+    if chosen is not None:
         schedule = run.step(
             lambda: decide_schedule(
                 chosen,
@@ -165,31 +166,41 @@ def _finish(
                 k=k,
                 runner=runner,
                 parallel=config.parallel,
-                max_num_seqs=asked,
-                strict=strict,
+                max_num_seqs=config.scheduler.max_num_seqs,
+                strict=config.compilation.strict,
             )
         )
         if schedule is None:
             return None, ()
-    dense = schedule.granted if schedule is not None else KSchedule(dense=(0,) * (asked + 1))
+    granted = schedule.granted if schedule is not None else run.step(lambda: _no_drafts(config))
+    if granted is None:
+        return None, ()
     limits = run.step(
-        lambda: decide_limits(config.scheduler, dense, speculator, k=k, strict=strict)
+        lambda: decide_limits(
+            config.scheduler, granted, speculator, k=k, strict=config.compilation.strict
+        )
     )
-    granted = limits or Limits(scheduler=config.scheduler)
-    facts = mode_facts(
-        config,
-        target.facts,
-        runner=runner,
-        schedule=dense,
-        k=k,
-        max_num_seqs=granted.scheduler.max_num_seqs,
+    most = limits.max_num_seqs if limits is not None else granted.max_num_seqs
+    mode = run.step(
+        lambda: decide_mode(
+            config.compilation.cudagraph_mode,
+            mode_facts(
+                config, target.facts, runner=runner, schedule=granted, k=k, max_num_seqs=most
+            ),
+            strict=config.compilation.strict,
+        )
     )
-    mode = run.step(lambda: decide_mode(config.compilation.cudagraph_mode, facts, strict=strict))
     if mode is None:
         return None, ()
-    spec = run.step(lambda: _spec(config, target, made, granted, runner, schedule, mode))
+    spec = None
+    if limits is not None and isinstance(config, EngineConfig):
+        spec = run.step(lambda: _spec(config, target, made, limits, runner, schedule, mode))
     why = "; ".join(mode.reasons) or "as asked"
     return spec, tuple(runner_steps(runner, schedule, mode.granted.value, why))
+
+
+def _no_drafts(config: EngineConfig) -> KSchedule:
+    return KSchedule(dense=(0,) * (config.scheduler.max_num_seqs + 1))
 
 
 def _spec(
@@ -207,13 +218,13 @@ def _spec(
             config.speculative,
             made,
             schedule=schedule,
-            max_num_seqs=limits.scheduler.max_num_seqs,
+            max_num_seqs=limits.max_num_seqs,
             mode=mode.granted,
         )
     return EngineSpec(
         model=target.spec,
         parallel=config.parallel,
-        scheduler=limits.scheduler,
+        scheduler=evolve(config.scheduler, max_num_seqs=limits.max_num_seqs),
         kv_cache=config.kv_cache,
         kernels=config.kernels,
         runner=runner,

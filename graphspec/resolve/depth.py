@@ -28,6 +28,7 @@ class Depth:
 def depth(chosen: Chosen, section: SpeculativeConfig, config: FrozenMap | None) -> Depth:
     """k for the chosen method and its draft's config. Raises `SpecError` with all problems of the depth."""
     given = section.num_speculative_tokens
+    notes: tuple[Note, ...] = ()
     if given is None:
         k, why = _default(chosen, section, config), "what the checkpoint was made for"
         if config is None:
@@ -37,7 +38,7 @@ def depth(chosen: Chosen, section: SpeculativeConfig, config: FrozenMap | None) 
             Note(code="depth_defaulted", text=f"{_K} is {k}, {why}; write it to choose another"),
         )
     else:
-        k, why, notes = given, f"{_K} is {given}", ()
+        k, why = given, f"{_K} is {given}"
         problems = list(_module_problems(given, _n_predict(chosen, config)))
     if problems:
         raise SpecError(problems)

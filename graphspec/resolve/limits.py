@@ -7,7 +7,6 @@ import attrs
 from graphspec.config.schedule import KSchedule
 from graphspec.config.scheduler import SchedulerConfig
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import evolve
 from graphspec.resolve.records import Note
 from graphspec.speculators.base import SpeculatorConfig
 
@@ -16,9 +15,9 @@ _BUDGET = "scheduler.max_num_batched_tokens"
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """The scheduler's section as granted, and what was lowered."""
+    """The most requests of a step as granted, and what was lowered."""
 
-    scheduler: SchedulerConfig
+    max_num_seqs: int
     notes: tuple[Note, ...] = ()
 
 
@@ -43,7 +42,7 @@ def decide_limits(
     pass_holds = speculator.max_num_draft_seqs(budget, k) if speculator is not None else None
     granted = fits if pass_holds is None else min(fits, pass_holds)
     if granted == asked:
-        return Limits(scheduler=scheduler)
+        return Limits(max_num_seqs=asked)
     next_up = min(granted + 1, asked)
     depth = schedule.k_for(next_up)
     if granted == 0:
@@ -67,7 +66,7 @@ def decide_limits(
             )
         )
     note = Note(code="max_num_seqs_lowered", text=f"{text}; {whole} would serve all {asked}")
-    return Limits(scheduler=evolve(scheduler, max_num_seqs=granted), notes=(note,))
+    return Limits(max_num_seqs=granted, notes=(note,))
 
 
 def _no_room(budget: int, depth: int, speculator: SpeculatorConfig | None, k: int) -> Problem:

@@ -11,7 +11,7 @@ from graphspec.config.partial import readable
 from graphspec.config.schedule import KSchedule
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import evolve
+from graphspec.fields import evolve, policies
 from graphspec.frozen import FrozenMap
 from graphspec.resolve.checkpoint import read_checkpoint
 from graphspec.resolve.depth import Depth, depth
@@ -239,7 +239,7 @@ def _trace(
         else "no draft model",
         why=draft.why,
     )
-    options = {a.name: getattr(speculator, a.name) for a in attrs.fields(cls)}
+    options = {name: getattr(speculator, name) for name in policies(cls)}
     yield Step(
         name="configure",
         decided=", ".join(f"{n} = {v!r}" for n, v in options.items()) or "no options",

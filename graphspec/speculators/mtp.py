@@ -54,7 +54,7 @@ class MTPSpeculatorConfig(DraftModelSpeculatorConfig):
         modules = checkpoint.find_count(config or {}, "num_nextn_predict_layers", "n_predict") or 1
         k = section.num_speculative_tokens or modules
         if min(modules, k) > 1 and issubclass(MultiModuleMTPSpeculatorConfig, cls):
-            return MultiModuleMTPSpeculatorConfig
+            return MultiModuleMTPSpeculatorConfig  # type: ignore[return-value]
         return cls
 
     @classmethod
