@@ -138,10 +138,10 @@ def _freeze_plain(value: Any) -> Any:
 def _as_float(value: Any) -> Any:
     # 10000 and 10000.0 are one number to a field of type float, so they must have one encoding. An integer beyond
     # every float stays, and is refused by its bound or when it is encoded.
-    if type(value) is not int:
+    if type(value) not in (int, float):
         return value
     try:
-        return float(value)
+        return float(value) + 0.0  # -0.0 equals 0.0, so it must be 0.0
     except OverflowError:
         return value
 

@@ -10,10 +10,14 @@ class LoRAConfig:
     """Adapters that share the base model's steps."""
 
     max_loras: int = keyed(
-        Stage.COMPILE, default=1, minimum=1, doc="Most different adapters in one step."
+        Stage.COMPILE,
+        default=1,
+        minimum=1,
+        maximum=1 << 16,
+        doc="Most different adapters in one step.",
     )
     max_lora_rank: int = keyed(
-        Stage.COMPILE, default=16, minimum=1, doc="Largest rank of an adapter."
+        Stage.COMPILE, default=16, minimum=1, maximum=1 << 16, doc="Largest rank of an adapter."
     )
 
 
@@ -29,7 +33,10 @@ class WatermarkConfig:
     """Watermarked sampling."""
 
     key: int = unkeyed(
-        minimum=0, doc="Secret of the mark.", reason="a replay value, and a secret besides"
+        minimum=0,
+        maximum=(1 << 64) - 1,
+        doc="Secret of the mark.",
+        reason="a replay value, and a secret besides",
     )
     algorithm: WatermarkAlgorithm = keyed(
         Stage.CAPTURE, default=WatermarkAlgorithm.GUMBEL, doc="How sampling is biased."

@@ -43,6 +43,7 @@ class KVCacheConfig:
         Stage.CAPTURE,
         default=1024,
         minimum=2,
+        maximum=1 << 32,
         doc="Blocks of the cache; block 0 takes padding rows.",
     )
     dtype: KVCacheDtype = keyed(

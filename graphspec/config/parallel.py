@@ -21,22 +21,39 @@ class ParallelConfig:
     """Sizes of the parallel groups."""
 
     tensor_parallel_size: int = keyed(
-        Stage.COMPILE, default=1, minimum=1, doc="Devices that share one layer's weights."
+        Stage.COMPILE,
+        default=1,
+        minimum=1,
+        maximum=1 << 16,
+        doc="Devices that share one layer's weights.",
     )
     pipeline_parallel_size: int = keyed(
-        Stage.COMPILE, default=1, minimum=1, doc="Groups of layers on devices of their own."
+        Stage.COMPILE,
+        default=1,
+        minimum=1,
+        maximum=1 << 16,
+        doc="Groups of layers on devices of their own.",
     )
     data_parallel_size: int = keyed(
         Stage.CAPTURE,
         default=1,
         minimum=1,
+        maximum=1 << 16,
         doc="Replicas that step together. Ranks could choose different k, so it clears the dynamic table.",
     )
     prefill_context_parallel_size: int = keyed(
-        Stage.COMPILE, default=1, minimum=1, doc="Devices that share the tokens of one prompt."
+        Stage.COMPILE,
+        default=1,
+        minimum=1,
+        maximum=1 << 16,
+        doc="Devices that share the tokens of one prompt.",
     )
     decode_context_parallel_size: int = keyed(
-        Stage.COMPILE, default=1, minimum=1, doc="Devices that share the KV cache of one request."
+        Stage.COMPILE,
+        default=1,
+        minimum=1,
+        maximum=1 << 16,
+        doc="Devices that share the KV cache of one request.",
     )
     enable_expert_parallel: bool = keyed(
         Stage.COMPILE, default=False, doc="Whether experts, not their weights, are spread."
@@ -51,7 +68,11 @@ class ParallelConfig:
         default=None, doc="How worker processes are started, such as mp or ray.", reason=_HOST
     )
     max_parallel_loading_workers: int | None = unkeyed(
-        default=None, minimum=1, doc="Workers that load weights at a time.", reason=_HOST
+        default=None,
+        minimum=1,
+        maximum=1 << 16,
+        doc="Workers that load weights at a time.",
+        reason=_HOST,
     )
     ray_workers_use_nsight: bool = unkeyed(
         default=False, doc="Whether Ray workers run under a profiler.", reason=_HOST

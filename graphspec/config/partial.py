@@ -1,10 +1,15 @@
 """`Partial`: what could be read of a section with problems, so that checks of the rest still run."""
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
-from graphspec.errors import Problem
+from graphspec.errors import Problem, SpecError
 from graphspec.fields import rules_of
+
+T = TypeVar("T")
+_FIELD = re.compile(r"[^.\[]*")
 
 
 class UnreadableError(Exception):
@@ -27,6 +32,11 @@ class Partial:
         except KeyError:
             raise UnreadableError(name) from None
 
+    def without(self, problems: Iterable[Problem]) -> "Partial":
+        """The same less the fields that `problems` name: what follows from them must not be reported too."""
+        named = {found.group() for p in problems if (found := _FIELD.match(p.where))}
+        return Partial({n: v for n, v in self._readable.items() if n not in named})
+
 
 def readable(section: Any, name: str, default: Any = None) -> Any:
     """The field's value, or `default` where it has a problem of its own."""
@@ -38,10 +48,23 @@ def readable(section: Any, name: str, default: Any = None) -> Any:
 
 def broken_rules(cls: type, section: Any) -> list[Problem]:
     """What the rules of `cls` say of `section`, those left out that need a field with a problem of its own."""
-    problems: list[Problem] = []
-    for rule in rules_of(cls):
-        try:
-            problems.extend(rule(section))
-        except UnreadableError:
-            continue
-    return problems
+    return [problem for rule in rules_of(cls) for problem in found(partial(rule, section))]
+
+
+def found(rule: Callable[[], Iterable[Problem]]) -> Iterator[Problem]:
+    """What a rule yields, up to where it asks for a field with a problem of its own."""
+    try:
+        yield from rule()
+    except UnreadableError:
+        return
+
+
+def attempt(step: Callable[[], T], problems: list[Problem]) -> T | None:
+    """What a step gives; None where it lacks a field, or raises `SpecError`, whose problems join `problems`."""
+    try:
+        return step()
+    except UnreadableError:
+        return None
+    except SpecError as error:
+        problems.extend(error.problems)
+        return None

@@ -65,6 +65,7 @@ class SpeculativeConfig:
         Stage.COMPILE,
         default=None,
         minimum=1,
+        maximum=1 << 16,
         group=_SOURCE,
         doc="1 or the target's tensor parallel size; none: the target's.",
     )
@@ -103,6 +104,7 @@ class SpeculativeConfig:
         Stage.CAPTURE,
         default=None,
         minimum=1,
+        maximum=1 << 27,
         group=_SOURCE,
         doc="Longest sequence in tokens that drafts are made for; beyond it a request runs without drafts.",
     )
@@ -172,6 +174,7 @@ class SpeculativeConfig:
         Stage.COMPILE,
         default=None,
         minimum=1,
+        maximum=1 << 24,
         group=_DRAFT,
         doc="DSpark: candidates a position; none: what the checkpoint says.",
     )
@@ -179,6 +182,7 @@ class SpeculativeConfig:
         Stage.COMPILE,
         default=None,
         minimum=0,
+        maximum=1 << 24,
         group=_DRAFT,
         doc="DFlash with an XPress refiner: candidates a position, 0 for the whole vocabulary; none: what the "
         "checkpoint says, else 512.",
@@ -205,6 +209,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int | None = unkeyed(
         default=None,
         minimum=1,
+        maximum=1 << 27,
         group=_LOOKUP,
         doc="n-gram: shortest suffix that must match, in tokens.",
         reason=_HOST,
@@ -212,6 +217,7 @@ class SpeculativeConfig:
     prompt_lookup_max: int | None = unkeyed(
         default=None,
         minimum=1,
+        maximum=1 << 27,
         group=_LOOKUP,
         doc="n-gram: longest suffix that is looked up, in tokens.",
         reason=_HOST,
@@ -219,6 +225,7 @@ class SpeculativeConfig:
     suffix_decoding_max_tree_depth: int | None = unkeyed(
         default=None,
         minimum=1,
+        maximum=1 << 16,
         group=_LOOKUP,
         doc="Suffix: depth of the trees; none: 24. Also the depth k when that is not given.",
         reason=_HOST,
@@ -226,6 +233,7 @@ class SpeculativeConfig:
     suffix_decoding_max_cached_requests: int | None = unkeyed(
         default=None,
         minimum=0,
+        maximum=1 << 32,
         group=_LOOKUP,
         doc="Suffix: finished requests kept in the global tree, oldest out first; none: 10000; 0: no global tree.",
         reason=_HOST,
@@ -233,6 +241,7 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float | None = unkeyed(
         default=None,
         minimum=0,
+        maximum=1 << 16,
         group=_LOOKUP,
         doc="Suffix: drafts per matched token, at most; none: 1.0.",
         reason=_HOST,
@@ -266,6 +275,7 @@ class SpeculativeConfig:
     fly_window_size: int | None = unkeyed(
         default=None,
         minimum=1,
+        maximum=1024,
         group=_VERIFY,
         doc="fly: drafts after a deferred rejection that must all be kept; none: min(6, k - 1).",
         reason=_SAMPLING,
@@ -273,6 +283,7 @@ class SpeculativeConfig:
     fly_entropy_threshold: float | None = unkeyed(
         default=None,
         minimum=0,
+        maximum=100,
         group=_VERIFY,
         doc="fly: entropy in nats above which a rejection may be deferred; none: 0.3.",
         reason=_SAMPLING,
@@ -280,6 +291,7 @@ class SpeculativeConfig:
     fly_entropy_top_k: int | None = unkeyed(
         default=None,
         minimum=1,
+        maximum=1 << 24,
         group=_VERIFY,
         doc="fly: most likely tokens that the entropy is taken over; none: 3.",
         reason=_SAMPLING,

@@ -15,7 +15,10 @@ from graphspec.config.partial import Partial, broken_rules
 from graphspec.errors import Problem, SpecError
 from graphspec.fields import field_types, is_config_class, out_of_bounds, policies
 from graphspec.frozen import thaw
-from graphspec.text import did_you_mean, one_of, show
+from graphspec.text import did_you_mean, nearest_hint, one_of, show
+
+_MANY = 12
+_LEAVE_OUT = "leave it out for the default"
 
 T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
@@ -130,7 +133,7 @@ def _enum(value: Any, cls: type[enum.Enum]) -> enum.Enum:
         return cls(value)
     if isinstance(value, cls):
         return value
-    hint = did_you_mean(value, names) if type(value) is str else ""
+    hint = nearest_hint(value, names) if type(value) is str else ""
     raise _wrong(value, one_of(names), hint)
 
 
@@ -146,8 +149,10 @@ def _union_hook(converter: cattrs.Converter) -> Hook:
             others = tuple(p for p in parts if p not in mappings)
             if isinstance(value, Mapping | str):
                 parts = (mappings if isinstance(value, Mapping) else others) or parts
-        if len(parts) > 1 or isinstance(value, parts[0] if isinstance(parts[0], type) else ()):
-            return _leaf(value, annotation)
+        if len(parts) > 1:
+            if mismatch(value, annotation):
+                raise _wrong(value, _wanted(annotation))
+            return value
         return converter.structure(value, parts[0])
 
     return hook
@@ -194,7 +199,7 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise _wrong(value, f"a mapping with keys among {', '.join(policies(cls))}")
+            raise _wrong(value, _wanted(cls), _needed_hint(cls))
         problems: list[Problem] = []
         written = _by_field(value, cls, problems)
         hints, defaults, readable = field_types(cls), _defaults(cls), {}
@@ -206,21 +211,57 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
                 wrong = out_of_bounds(made, policy) if len(problems) == before else ""
                 if wrong:
                     problems.append(Problem(where=name, found=show(made), wanted=wrong))
+                if written[name] is None and default is not attrs.NOTHING:
+                    problems[before:] = [
+                        attrs.evolve(p, hint=_LEAVE_OUT) for p in problems[before:]
+                    ]
                 if len(problems) == before or isinstance(made, Partial):
                     readable[name] = made
             elif default is attrs.NOTHING:
-                problems.append(
-                    Problem(where=name, found="nothing", wanted="a value", hint=policy.doc)
-                )
+                hint = _needed_hint(hints[name]) or policy.doc
+                wanted = _wanted(hints[name])
+                problems.append(Problem(where=name, found="nothing", wanted=wanted, hint=hint))
             else:
                 readable[name] = default
         partial = Partial(readable)
-        problems.extend(broken_rules(cls, partial))
-        if problems:
-            raise _SectionError(problems, partial)
+        broken = broken_rules(cls, partial)
+        if problems or broken:
+            raise _SectionError([*problems, *broken], partial.without(broken))
         return cls(**readable)
 
     return hook
+
+
+def _wanted(annotation: Any) -> str:
+    """What the alternatives of an annotation are. Of a section its required fields, or some of them all."""
+    parts = [p for p in alternatives(annotation) if p is not type(None)]
+    return " or ".join(
+        f"a mapping with {_fields(p)}" if is_config_class(p) else mismatch(object(), p)
+        for p in parts
+    )
+
+
+def _fields(cls: type) -> str:
+    needed, names = _needed(cls), list(policies(cls))
+    if needed:
+        return " and ".join(needed)
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return f"keys among {', '.join(names[:_MANY])}{more}"
+
+
+def _needed(cls: type) -> list[str]:
+    return [name for name, default in _defaults(cls).items() if default is attrs.NOTHING]
+
+
+def _needed_hint(annotation: Any) -> str:
+    """What the required fields of a section are for; nothing for anything else."""
+    parts = [p for p in alternatives(annotation) if is_config_class(p)]
+    return "; ".join(f"{name}: {_purpose(p, name)}" for p in parts for name in _needed(p))
+
+
+def _purpose(cls: type, name: str) -> str:
+    annotation = field_types(cls)[name]
+    return _wanted(annotation) if is_config_class(annotation) else policies(cls)[name].doc
 
 
 @cache
@@ -231,23 +272,32 @@ def _defaults(cls: Any) -> Mapping[str, Any]:
 def _by_field(value: Mapping[Any, Any], cls: type, problems: list[Problem]) -> Mapping[str, Any]:
     """The written values by field name. A hyphen in a key stands for an underscore, as on a command line."""
     written: dict[str, Any] = {}
+    spelled: dict[str, Any] = {}
     for key, given in value.items():
         name = key.replace("-", "_") if isinstance(key, str) else key
         if name not in policies(cls):
             problems.append(_unknown(key, cls))
         elif name in written:
             problems.append(
-                Problem(where=name, found="this field twice", wanted="one spelling of each field")
+                Problem(
+                    where=key,
+                    found="this field twice",
+                    wanted="one spelling of each field",
+                    hint=f"it is {spelled[name]} before: a hyphen stands for an underscore",
+                )
             )
         else:
-            written[name] = given
+            written[name], spelled[name] = given, key
     return written
 
 
 def _unknown(name: Any, cls: type) -> Problem:
+    hidden = isinstance(name, str) and not name.isprintable()
     return Problem(
         where=_key(name),
-        found="an unknown key",
-        wanted=f"one of the fields of {cls.__name__}",
+        found=f"an unknown key, with characters that nobody sees: {ascii(name)}"
+        if hidden
+        else "an unknown key",
+        wanted="a field that is known here",
         hint=did_you_mean(_key(name), policies(cls)),
     )

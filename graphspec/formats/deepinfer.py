@@ -40,7 +40,7 @@ def from_deepinfer(environment: Mapping[str, str]) -> Carried:
     carrier = Carrier("DeepInfer", Settings(values=values, spelled={}))
     depth = _depth(carrier)
     switch = carrier.take(_ADAPTIVE)
-    if switch is not None and switch not in _SWITCH:
+    if switch is not None and switch not in tuple(_SWITCH):
         carrier.wrong(_ADAPTIVE, switch, "0 or 1")
     elif switch is not None and depth == 0:
         carrier.leave(_ADAPTIVE, f"there are no drafts to verify: {_DRAFTS} is 0", switch)

@@ -441,7 +441,9 @@ def _export_graphs(exporter: Exporter) -> None:
     breaks, mode = exporter.take("compilation.breakable_cudagraph"), exporter.take(_MODE)
     found = [key for key, value in _GRAPHS.items() if value == (mode, breaks)]
     if exporter.take("compilation.enforce_eager"):
-        exporter.note("compilation.enforce_eager", True, _MODE, "NONE", "one way to say it")
+        exporter.note("compilation.enforce_eager", True, "cuda_graph_config", None, "nothing else")
+        if mode != "NONE":
+            exporter.leave(_MODE, "with enforce_eager nothing is captured", mode)
         found = [(False, "disabled")]
     if not found:
         exporter.leave(_MODE, "TensorRT-LLM captures decode steps, or those and prefill", mode)

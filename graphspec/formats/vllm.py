@@ -305,7 +305,7 @@ def from_settings(settings: Settings) -> Carried:
         carrier.put("compilation.hisparse", True, "attention_config.hisparse_config")
     for name, values in _ENVIRONMENT.items():
         value = carrier.take(name)
-        if value in values:
+        if isinstance(value, str) and value in values:
             carrier.put(*values[value], name)
         elif value is not None:
             carrier.leave(name, "a variable that graphspec does not read", value)

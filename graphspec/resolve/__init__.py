@@ -18,7 +18,7 @@ from graphspec.resolve.checks import MODEL_CHECKS, program_problems
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.engine_facts import mode_facts
 from graphspec.resolve.limits import Limits, decide_limits
-from graphspec.resolve.model_facts import ModelFacts, model_spec, target_facts
+from graphspec.resolve.model_facts import ModelFacts, target_facts, target_spec
 from graphspec.resolve.modes import decide_mode
 from graphspec.resolve.records import Step
 from graphspec.resolve.runner import RunnerDecision, decide_runner
@@ -138,7 +138,7 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
 
 def _target(config: EngineConfig) -> _Target:
     raw, facts = target_facts(config.model)
-    return _Target(spec=model_spec(config.model), config=raw, facts=facts)
+    return _Target(spec=target_spec(config.model, raw, facts), config=raw, facts=facts)
 
 
 def _drafting(config: EngineConfig, known: Outline, target: _Target) -> Drafting:

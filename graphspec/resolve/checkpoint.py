@@ -7,10 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from graphspec.errors import EnvironmentProblem, Problem
 from graphspec.frozen import FrozenMap
 from graphspec.resolve.gguf_header import GGUFHeader, read_gguf_header
-from graphspec.text import show
+from graphspec.text import nearest, show
 
 NESTED = (
     "thinker_config",
@@ -25,6 +27,7 @@ _MAX_LEVELS = 4
 _PACKAGE = "package:"
 _MAX_BYTES = 16 << 20
 _MAX_DEPTH = 16
+_MANY = 1000
 
 _GGUF_NAMES: Mapping[str, str] = {
     "hidden_size": "embedding_length",
@@ -150,7 +153,8 @@ def locate_checkpoint(source: str, where: str = "model.source") -> str:
             place,
             "nothing at that path",
             "a .gguf file or a Hugging Face folder",
-            "nothing is downloaded: name the folder that the checkpoint was fetched to",
+            _neighbour(source)
+            or "nothing is downloaded: name the folder that the checkpoint was fetched to",
         )
     name = source[len(_PACKAGE) :]
     try:
@@ -183,22 +187,41 @@ def read_checkpoint(source: str, where: str = "model.source") -> FrozenMap:
     when nothing is there or it cannot be read.
     """
     path = locate_checkpoint(source, where)
-    if not os.path.isdir(path):
-        return FrozenMap(_plain(_from_gguf(read_gguf_header(path))))
-    path = os.path.join(path, "config.json")
     hint = f"fetch the checkpoint again, or name another in {where}"
+    if not os.path.isdir(path):
+        try:
+            return FrozenMap(_plain(_from_gguf(read_gguf_header(path))))
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(
+                attrs.evolve(p, where=f"{where} {p.where}", hint=hint) for p in error.problems
+            ) from None
+    path = os.path.join(path, "config.json")
+    wanted = "the config.json of a Hugging Face folder"
     try:
         with open(path, "rb") as file:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
             raise ValueError(f"more than {_MAX_BYTES >> 20} MiB")
         data = _plain(json.loads(text.decode("utf-8")))
+    except FileNotFoundError:
+        found = "a folder without config.json"
+        raise _problem(f"{where} {source}", found, "a Hugging Face folder", hint) from None
     except (OSError, ValueError, RecursionError) as error:
-        wanted = "the config.json of a Hugging Face folder"
-        raise _problem(path, f"no readable JSON: {error}", wanted, hint) from None
+        raise _problem(f"{where} {path}", f"no readable JSON: {error}", wanted, hint) from None
     if not isinstance(data, FrozenMap):
-        raise _problem(path, show(data), "a JSON object", hint)
+        raise _problem(f"{where} {path}", show(data), "a JSON object", hint)
     return data
+
+
+def _neighbour(source: str) -> str:
+    """A hint with the entry of the same folder that looks most like a path where nothing is."""
+    folder, name = os.path.split(source.rstrip("/"))
+    try:
+        names = os.listdir(folder or ".")
+    except (OSError, ValueError):
+        return ""
+    close = nearest(name, names[:_MANY])
+    return f"did you mean {os.path.join(folder, close)!r}?" if close else ""
 
 
 def _problem(where: str, found: str, wanted: str, hint: str) -> EnvironmentProblem:

@@ -71,13 +71,12 @@ def draft_source(inferred: Inferred, section: SpeculativeConfig, target: ModelCo
     return source
 
 
-def choose(
-    inferred: Inferred, section: SpeculativeConfig, source: str | None, config: FrozenMap | None
-) -> Chosen:
+def choose(inferred: Inferred, source: str | None, config: FrozenMap | None) -> Chosen:
     """The method and class for a draft whose checkpoint says `config`; both None for methods without one.
 
-    A method that the user named stays, and `SpecError` says so when the checkpoint is of another kind. Otherwise the
-    checkpoint's own declaration decides, then its path, then whether it is a complete model.
+    A method that the user named stays, and `SpecError` says so when the checkpoint is of another kind; one that names a
+    registered method on top of the user's runs as that. Without a named method the checkpoint's own declaration
+    decides, then its path, then whether it is a complete model.
     """
     if config is None or source is None:
         cls = class_of(inferred)
@@ -91,14 +90,23 @@ def choose(
             notes=inferred.notes,
         )
     if inferred.method is None:
-        return _detected(inferred, section, source, config)
+        return _detected(inferred, source, config)
     cls = class_of(inferred)
     assert cls is not None
+    own = _more_special(cls, config)
+    if own is not None:
+        return Chosen(
+            method=inferred.method,
+            custom_method=own,
+            cls=registered_class(own) or cls,
+            why=f"{inferred.why}, and its checkpoint names {own!r}, which builds on it",
+            notes=inferred.notes,
+        )
     _refuse_other_kind(inferred, cls, source, config)
     return Chosen(
         method=inferred.method,
         custom_method=inferred.custom_method,
-        cls=_special(cls, section, config),
+        cls=cls,
         why=inferred.why,
         notes=inferred.notes,
     )
@@ -118,9 +126,7 @@ def declared_method(config: FrozenMap) -> str | None:
     return None
 
 
-def _detected(
-    inferred: Inferred, section: SpeculativeConfig, source: str, config: FrozenMap
-) -> Chosen:
+def _detected(inferred: Inferred, source: str, config: FrozenMap) -> Chosen:
     name = declared_method(config)
     why = f"the checkpoint declares it: {_described(config)}"
     if name is None:
@@ -145,7 +151,7 @@ def _detected(
     return Chosen(
         method=str(cls.base_method),
         custom_method=name if registered_class(name) is not None else None,
-        cls=_special(cls, section, config),
+        cls=cls,
         why=why,
         notes=(*inferred.notes, note),
     )
@@ -178,15 +184,13 @@ def _refuse_other_kind(
         )
 
 
-def _special(
-    cls: type[SpeculatorConfig], section: SpeculativeConfig, config: FrozenMap
-) -> type[SpeculatorConfig]:
+def _more_special(cls: type[SpeculatorConfig], config: FrozenMap) -> str | None:
+    """The registered method that the checkpoint names itself, if its class is a form of `cls` with the same base."""
     own = config.get("speculator_config_class")
-    if isinstance(own, str):
-        declared = registered_class(own)
-        if declared is not None and issubclass(declared, cls):
-            return declared
-    return cls.specialize(config, section)
+    named = registered_class(own) if isinstance(own, str) else None
+    if named is None or not issubclass(named, cls) or named.base_method != cls.base_method:
+        return None
+    return own
 
 
 def _described(config: FrozenMap) -> str:

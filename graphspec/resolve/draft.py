@@ -109,7 +109,8 @@ def derive_draft(
         made, notes = _draft_model(chosen, section, source, config, k, model, target)
     except SpecError as error:
         raise SpecError([*problems, *error.problems]) from None
-    problems += _fit_problems(made, size)
+    if not problems:  # else the size is the target's, which nobody asked for
+        problems += _fit_problems(made, size)
     problems += _length_problems(section, made, target)
     if problems:
         raise SpecError(problems)
@@ -225,18 +226,15 @@ def _length_problems(
     section: SpeculativeConfig, draft: ModelSpec, target: ModelSpec
 ) -> Iterator[Problem]:
     given = section.max_model_len
-    for limit, whose in (
-        (draft.max_model_len, "the draft's own"),
-        (target.max_model_len, "target's"),
-    ):
-        if given is not None and given > limit:
-            yield Problem(
-                where="speculative.max_model_len",
-                found=show(given),
-                wanted=f"at most {limit}, {whose} limit"
-                if "draft" in whose
-                else f"at most {limit}, the {whose} limit",
-            )
+    limit, whose = min(
+        (draft.max_model_len, "the draft's own limit"), (target.max_model_len, "the target's limit")
+    )
+    if given is not None and given > limit:
+        yield Problem(
+            where="speculative.max_model_len",
+            found=show(given),
+            wanted=f"at most {limit}, {whose}",
+        )
 
 
 def _length(section: SpeculativeConfig, draft: ModelSpec, target: ModelSpec) -> int:

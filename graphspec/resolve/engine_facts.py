@@ -1,6 +1,7 @@
 """The facts of an engine that its graph mode depends on, gathered from the sections that state them."""
 
 from graphspec.config.engine import EngineConfig
+from graphspec.config.kernels import attention_backend_name
 from graphspec.config.schedule import KSchedule
 from graphspec.resolve.decision import ModeFacts
 from graphspec.resolve.model_facts import ModelFacts
@@ -21,7 +22,7 @@ def mode_facts(
     connector = config.kv_cache.connector
     return ModeFacts(
         attention_support=asked.attention_support,
-        attention_backend=config.kernels.attention_backend or "",
+        attention_backend=attention_backend_name(config.kernels.attention_backend) or "",
         query_len=1 + k,
         compile_mode=asked.compile_mode,
         splits_attention=splitting is None or any("attention" in op for op in splitting),

@@ -89,10 +89,10 @@ def _budget_problems(
     left = budget - asked * slots
     if left >= asked:
         return
-    drafts = f" - {asked} x {slots} slots for drafting" if slots else ""
+    drafts = f" - {asked} x {slots} slots for drafting = {left}" if slots else ""
     yield Problem(
         where=_BUDGET,
-        found=f"{budget}{drafts} = {left} tokens for {asked} requests (max_num_seqs)",
+        found=f"{budget}{drafts} tokens for {asked} requests (max_num_seqs)",
         wanted="at least one token for each request",
         hint=f"any one of: {_BUDGET} {asked * (1 + slots)} or more; scheduler.max_num_seqs {budget // (1 + slots)} or "
         f"fewer{_fewer_drafts(scheduler, speculator, k)}",

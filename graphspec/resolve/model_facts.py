@@ -207,7 +207,11 @@ def target_facts(config: ModelConfig) -> tuple[FrozenMap, ModelFacts]:
 
 def model_spec(config: ModelConfig) -> ModelSpec:
     """The resolved model section of the target. Raises `SpecError` with every fact that is missing or wrong."""
-    data, facts = target_facts(config)
+    return target_spec(config, *target_facts(config))
+
+
+def target_spec(config: ModelConfig, data: FrozenMap, facts: ModelFacts) -> ModelSpec:
+    """The same from what `target_facts` read."""
     return model_spec_of(
         facts,
         data,

@@ -1,15 +1,7 @@
 """The graph mode: asked, granted, and a reason for every step between. One table of rules over declared facts."""
 
-from graphspec.config.compilation import (
-    AttentionSupport,
-    CompilationConfig,
-    CompileMode,
-    CudagraphMode,
-    Runner,
-    RunnerFacts,
-)
+from graphspec.config.compilation import AttentionSupport, CompileMode, CudagraphMode
 from graphspec.config.parallel import All2AllBackend
-from graphspec.config.schedule import KSchedule
 from graphspec.errors import Problem, SpecError
 from graphspec.resolve.decision import ModeDecision, ModeFacts, Row, Turns
 
@@ -270,26 +262,3 @@ def step_mode(mode: CudagraphMode, *, cascade: bool) -> CudagraphMode:
     if not cascade or not mode.decode_is_full:
         return mode
     return PIECEWISE if mode.needs_piecewise else NONE
-
-
-def mode_decision(config: CompilationConfig, schedule: KSchedule) -> ModeDecision:
-    """The decision by the compilation section and the schedule alone."""
-    runner, splitting = config.runner, config.splitting_ops
-    custom = runner if isinstance(runner, RunnerFacts) else None
-    facts = ModeFacts(
-        attention_support=config.attention_support,
-        query_len=1 + max(schedule.depths, default=0),
-        compile_mode=config.compile_mode,
-        splits_attention=splitting is None or any("attention" in op for op in splitting),
-        splitting_ops_empty=splitting == (),
-        inductor_partition=config.use_inductor_graph_partition,
-        fuse_attention_quant=config.fuse_attention_quant,
-        breakable=config.breakable_cudagraph,
-        enforce_eager=config.enforce_eager,
-        runner="declared" if isinstance(runner, RunnerFacts) else runner.value,
-        runner_v2=runner in (Runner.V2, Runner.AUTO),
-        runner_full_graphs_per_k=custom.full_graphs_per_k if custom else runner is not Runner.V1,
-        dynamic_schedule=len(schedule.depths) > 1,
-        hisparse=config.hisparse,
-    )
-    return decide_mode(config.cudagraph_mode, facts, strict=config.strict)

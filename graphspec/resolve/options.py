@@ -7,6 +7,7 @@ from graphspec.config.speculative import DraftSampleMethod, SpeculativeConfig
 from graphspec.errors import Problem
 from graphspec.fields import policies
 from graphspec.speculators.base import SpeculatorConfig
+from graphspec.speculators.registry import known_methods, speculator_config_class
 from graphspec.text import show
 
 GUARDED = (
@@ -44,7 +45,7 @@ def option_problems(
     for option in GUARDED:
         value = readable(section, option)
         if value is not None and option not in cls.supported_options:
-            yield _unread(option, value, name, _readers(cls))
+            yield _unread(option, value, name, _readers(option))
     for prefix, owners in _OWNED.items():
         if prefix not in cls.owned_prefixes:
             for option in (n for n in policies(SpeculativeConfig) if n.startswith(prefix)):
@@ -89,9 +90,10 @@ def _block(cls: type[SpeculatorConfig]) -> bool:
     return cls.base_method in ("dflash", "dspark")
 
 
-def _readers(cls: type[SpeculatorConfig]) -> str:
-    supported = ", ".join(sorted(cls.supported_options)) or "none"
-    return f"the method's own options: {supported}"
+def _readers(option: str) -> str:
+    names = [n for n in known_methods() if option in speculator_config_class(n).supported_options]
+    *others, last = names
+    return f"only {', '.join(others)} and {last} read it" if others else f"only {last} reads it"
 
 
 def _unread(option: str, value: object, name: str, why: str) -> Problem:

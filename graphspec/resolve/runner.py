@@ -49,7 +49,9 @@ def decide_runner(
         raise SpecError(
             Problem(
                 where="compilation.runner",
-                found=f"{asked.value}; {granted} lacks {what}",
+                found=f"{asked.value}, which lacks {what}"
+                if asked.value == granted
+                else f"{asked.value}, and {granted} lacks {what}",
                 wanted="a runner that has it",
                 hint=f"the other runner lacks {' and '.join(lacks[_other(granted)])}: drop one of the options"
                 if lacks[_other(granted)]

@@ -7,7 +7,7 @@ import attrs
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.engine import EngineConfig
 from graphspec.config.model import ModelSpec
-from graphspec.config.partial import readable
+from graphspec.config.partial import UnreadableError, attempt, found, readable
 from graphspec.config.schedule import KSchedule
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.errors import Problem, SpecError
@@ -61,16 +61,19 @@ def outline(section: SpeculativeConfig, config: EngineConfig) -> Outline:
     name = inferred.custom_method or inferred.method
     missing: list[Problem] = []
     unread: list[Problem] = []
-    source = None
-    try:
-        source = draft_source(inferred, section, config.model)
-    except SpecError as error:
-        missing.extend(error.problems)
     if cls is not None and name is not None:
         unread.extend(option_problems(name, cls, section))
         missing.extend(_missing_depth(name, cls, section))
         if name == "custom_class":
-            missing.extend(_custom_class_problems(cls, section))
+            missing.extend(found(lambda: _custom_class_problems(cls, section)))
+    source = None
+    try:
+        source = draft_source(inferred, section, config.model)
+    except SpecError as error:
+        missing[:0] = error.problems
+    except UnreadableError:
+        if not missing and not unread:
+            raise
     if missing or unread:
         raise (IncompleteError if missing else SpecError)([*missing, *unread])
     return Outline(inferred=inferred, source=source)
@@ -96,9 +99,9 @@ def _custom_class_problems(
 ) -> Iterator[Problem]:
     setup = Setup(section=section, target=FrozenMap({}), draft=None, num_speculative_tokens=1)
     try:
-        cls.configure(setup)
+        _configured(cls, setup)
     except SpecError as error:
-        yield from (p.under("speculative") for p in error.problems)
+        yield from error.problems
 
 
 def drafting(
@@ -111,24 +114,26 @@ def drafting(
     """The method, its depth, its draft and its options. Raises `SpecError` with the problems of all steps."""
     problems: list[Problem] = []
     raw = _read(known.source, config, target_config)
-    chosen = choose(known.inferred, section, known.source, raw)
+    chosen = choose(known.inferred, known.source, raw)
     overrides = None
     adapted = raw
     if raw is not None:
         overrides = draft_overrides(chosen.name, section, config.model, target_config)
         adapted = overrides(raw)
+        # The count of modules is that of the rewritten config: some families run fewer than the checkpoint holds.
         special = chosen.cls.specialize(adapted, section)
         chosen = attrs.evolve(chosen, cls=special)
     if known.inferred.method is None:
         problems.extend(option_problems(chosen.name, chosen.cls, section))
-    try:
-        deep = depth(chosen, section, adapted)
-    except SpecError as error:
-        raise SpecError([*problems, *error.problems]) from None
-    draft, found = _derived(
-        chosen, section, known.source, adapted, deep.k, config, target, target_config
+    deep = attempt(lambda: depth(chosen, section, adapted), problems)
+    if deep is None:
+        raise SpecError(problems)
+    draft = attempt(
+        lambda: _derived(
+            chosen, section, known.source, adapted, deep.k, config, target, target_config
+        ),
+        problems,
     )
-    problems.extend(found)
     if draft is not None:
         problems.extend(
             verify(
@@ -138,18 +143,13 @@ def drafting(
                 draft_config=adapted,
                 target=target,
                 target_config=target_config,
-                parallel=config.parallel,
-                watermark=config.watermark,
+                config=config,
             )
         )
     setup = Setup(
         section=section, target=target_config, draft=adapted, num_speculative_tokens=deep.k
     )
-    speculator = None
-    try:
-        speculator = chosen.cls.configure(setup)
-    except SpecError as error:
-        problems.extend(p.under("speculative") for p in error.problems)
+    speculator = attempt(lambda: _configured(chosen.cls, setup), problems)
     if problems or draft is None or speculator is None:
         raise SpecError(problems)
     asked = notes_of(chosen, section, async_scheduling=config.scheduler.async_scheduling)
@@ -182,28 +182,32 @@ def _derived(
     config: EngineConfig,
     target: ModelSpec,
     target_config: FrozenMap,
-) -> tuple[Draft | None, list[Problem]]:
-    try:
-        draft = derive_draft(
-            chosen,
-            section,
-            source=source,
-            config=adapted,
-            k=k,
-            model=config.model,
-            target=target,
-            parallel=config.parallel,
-            kernels=config.kernels,
-            kv_cache_dtype=config.kv_cache.dtype,
-        )
-    except SpecError as error:
-        return None, list(error.problems)
+) -> Draft:
+    draft = derive_draft(
+        chosen,
+        section,
+        source=source,
+        config=adapted,
+        k=k,
+        model=config.model,
+        target=target,
+        parallel=config.parallel,
+        kernels=config.kernels,
+        kv_cache_dtype=config.kv_cache.dtype,
+    )
     if draft.model is None:
         copied = chosen.cls.adapt_draft_model_config(target_config, target_config)
         if copied is not target_config:
             names = tuple(copied["architectures"])
             draft = attrs.evolve(draft, model=evolve(target, architectures=names))
-    return draft, []
+    return draft
+
+
+def _configured(cls: type[SpeculatorConfig], setup: Setup) -> SpeculatorConfig:
+    try:
+        return cls.configure(setup)
+    except SpecError as error:
+        raise SpecError(p.under("speculative") for p in error.problems) from None
 
 
 def _trace(

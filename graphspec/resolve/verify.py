@@ -1,10 +1,12 @@
 """Step 9: rules between the method, its draft, the target and the rest of the engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from graphspec.config.engine import EngineConfig
 from graphspec.config.extras import WatermarkAlgorithm, WatermarkConfig
 from graphspec.config.model import ModelSpec
 from graphspec.config.parallel import ParallelConfig
+from graphspec.config.partial import found
 from graphspec.config.speculative import (
     DraftSampleMethod,
     RejectionSampleMethod,
@@ -27,16 +29,31 @@ def verify(
     draft_config: FrozenMap | None,
     target: ModelSpec,
     target_config: FrozenMap,
-    parallel: ParallelConfig,
-    watermark: WatermarkConfig | None,
+    config: EngineConfig,
 ) -> Iterator[Problem]:
-    """Every rule that is broken."""
-    yield from _head_type(section, draft, draft_config)
-    if draft_config is not None:
-        found = chosen.cls.checkpoint_problems(draft_config, target_config, section)
-        yield from (p.under("speculative") for p in found)
-    yield from _vocabularies(chosen, section, draft, target)
-    yield from _sampling(chosen, section)
+    """Every rule that is broken, of those whose fields could be read."""
+    rules: tuple[Callable[[], Iterable[Problem]], ...] = (
+        lambda: _head_type(section, draft, draft_config),
+        lambda: _checkpoint(chosen, section, draft_config, target_config),
+        lambda: _vocabularies(chosen, section, draft, target),
+        lambda: _sampling(chosen, section),
+        lambda: _candidates(section, draft),
+        lambda: _split_prompts(chosen, config.parallel),
+        lambda: _watermark(chosen, config.watermark),
+    )
+    for rule in rules:
+        yield from found(rule)
+
+
+def _checkpoint(
+    chosen: Chosen, section: SpeculativeConfig, config: FrozenMap | None, target: FrozenMap
+) -> Iterator[Problem]:
+    if config is not None:
+        broken = chosen.cls.checkpoint_problems(config, target, section)
+        yield from (p.under("speculative") for p in broken)
+
+
+def _candidates(section: SpeculativeConfig, draft: Draft) -> Iterator[Problem]:
     if section.dspark_draft_topk is not None and draft.parallel.tensor_parallel_size != 1:
         yield Problem(
             where="speculative.dspark_draft_topk",
@@ -44,6 +61,9 @@ def verify(
             wanted="a draft on one device: candidates are ranked over the whole vocabulary",
             hint="set speculative.draft_tensor_parallel_size to 1",
         )
+
+
+def _split_prompts(chosen: Chosen, parallel: ParallelConfig) -> Iterator[Problem]:
     if parallel.prefill_context_parallel_size > 1 and not chosen.cls.supports_pcp:
         yield Problem(
             where="parallel.prefill_context_parallel_size",
@@ -51,8 +71,6 @@ def verify(
             wanted=f"1 with method {chosen.name}, which does not draft from split prompts",
             hint="of the built-in methods mtp with one module and dspark do",
         )
-    if watermark is not None:
-        yield from _watermark(chosen, watermark)
 
 
 def _head_type(
@@ -126,7 +144,9 @@ def _sampling(chosen: Chosen, section: SpeculativeConfig) -> Iterator[Problem]:
         )
 
 
-def _watermark(chosen: Chosen, watermark: WatermarkConfig) -> Iterator[Problem]:
+def _watermark(chosen: Chosen, watermark: WatermarkConfig | None) -> Iterator[Problem]:
+    if watermark is None:
+        return
     if not chosen.cls.supports_watermarking:
         yield Problem(
             where="watermark",

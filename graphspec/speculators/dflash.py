@@ -17,6 +17,7 @@ from graphspec.text import show
 DEFAULT_XPRESS_TOPC = 512
 _LAYERS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
 _SELF_DRAFTING = frozenset({"deepseek_v4", "deepseek_v41"})
+_ONLY_DSPARK = "deepseek_v41"
 
 
 @config_class
@@ -160,10 +161,11 @@ class DSparkSpeculatorConfig(DFlashSpeculatorConfig):
 
     @classmethod
     def declares(cls, config: Checkpoint) -> bool:
-        """A class, type or algorithm name, or DSpark's Markov settings."""
+        """A class, type or algorithm name, DSpark's Markov settings, or a target that ships no other modules."""
         return (
             checkpoint.names_in_architectures(config, "dspark")
             or "dspark" in checkpoint.model_type(config)
+            or checkpoint.model_type(config) == _ONLY_DSPARK
             or checkpoint.algorithm(config) == "dspark"
             or checkpoint.find(config, "markov_rank") is not None
         )
@@ -206,7 +208,7 @@ class DSparkSpeculatorConfig(DFlashSpeculatorConfig):
             problems.append(
                 Problem(
                     where="model",
-                    found=f"{show(section.model)}: a complete model without DSpark modules",
+                    found=f"{section.model or 'the target itself'}, a complete model without DSpark modules",
                     wanted="a DSpark checkpoint: of all targets only DeepSeek V4 ships one inside",
                     hint="name the draft checkpoint in speculative.model",
                 )

@@ -144,14 +144,18 @@ class Eagle3SpeculatorConfig(EagleSpeculatorConfig):
     def declares(cls, config: Checkpoint) -> bool:
         """A class or algorithm name, the fused layers' settings, or a draft vocabulary of its own.
 
-        Some EAGLE-3 heads name a plain layer class; heads of the first generation never have a draft vocabulary.
+        Some EAGLE-3 heads name a plain layer class; heads of the first generation read one layer and never have a
+        draft vocabulary.
         """
         if checkpoint.names_in_architectures(config, "dflash", "dspark", "mtp", "medusa"):
             return False
+        algorithm = checkpoint.algorithm(config)
+        if algorithm:
+            return algorithm in ("eagle3", "peagle")
         return (
             checkpoint.names_in_architectures(config, "eagle3", "peagle")
-            or checkpoint.algorithm(config) in ("eagle3", "peagle")
             or isinstance(config.get("eagle_config"), Mapping)
+            or _fused_layers(config) > 1
             or ("draft_vocab_size" in config and bool(checkpoint.architectures(config)))
         )
 
@@ -181,6 +185,12 @@ class Eagle3SpeculatorConfig(EagleSpeculatorConfig):
             parallel_drafting=is_parallel_head(draft) if asked is None else asked,
             aux_hidden_state_layer_ids=checkpoint.find_layer_ids(draft, *_AUX),
         )
+
+
+def _fused_layers(config: Checkpoint) -> int:
+    """Target layers whose states are side by side in the head's input, as far as the checkpoint says."""
+    stated = checkpoint.find_count(config, "num_aux_hidden_states") or 0
+    return max(stated, len(checkpoint.find_layer_ids(config, _AUX[0])))
 
 
 def is_parallel_head(config: Checkpoint) -> bool:

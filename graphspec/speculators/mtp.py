@@ -71,27 +71,17 @@ class MTPSpeculatorConfig(DraftModelSpeculatorConfig):
     def checkpoint_problems(
         cls, config: Checkpoint, target: Checkpoint, section: SpeculativeConfig
     ) -> list[Problem]:
-        """DeepSeek V4.1 ships DSpark modules instead; Gemma 4's draft scores tied rows and has no head to quantise."""
-        problems = []
-        if checkpoint.model_type(config) == "deepseek_v41":
-            problems.append(
-                Problem(
-                    where="method",
-                    found="mtp for a DeepSeek V4.1 checkpoint, which has no MTP modules",
-                    wanted="dspark, whose modules it has",
-                    hint="set speculative.method to dspark",
-                )
-            )
+        """Gemma 4's draft scores rows of the tied embedding and has no head to quantise."""
         quantized = section.draft_lm_head_quantization
-        if quantized is not None and checkpoint.model_type(config) == "gemma4_mtp":
-            problems.append(
-                Problem(
-                    where="draft_lm_head_quantization",
-                    found=f"{quantized.value} for a Gemma 4 draft",
-                    wanted="no value: it scores rows of the tied embedding and has no head to share",
-                )
+        if quantized is None or checkpoint.model_type(config) != "gemma4_mtp":
+            return []
+        return [
+            Problem(
+                where="draft_lm_head_quantization",
+                found=f"{quantized.value} for a Gemma 4 draft",
+                wanted="no value: it scores rows of the tied embedding and has no head to share",
             )
-        return problems
+        ]
 
     @classmethod
     def examples(cls) -> Sequence[tuple[str, Self]]:

@@ -76,7 +76,10 @@ CASES: Mapping[str, Case] = {
         "target-llama", method="extract_hidden_states", num_speculative_tokens=4
     ),
     "custom_class": _case(
-        "target-llama", method="custom_class", model="package.module.Drafter", num_speculative_tokens=4
+        "target-llama",
+        method="custom_class",
+        model="package.module.Drafter",
+        num_speculative_tokens=4,
     ),
 }
 """Each method, and each variant that declares something else, by the method's name and the variant's."""
@@ -85,7 +88,9 @@ METHODS = tuple(dict.fromkeys(name.split()[0] for name in CASES))
 """The built-in methods."""
 
 
-def engine(section: Section | None, target: str = "target-llama", **sections: Any) -> dict[str, Any]:
+def engine(
+    section: Section | None, target: str = "target-llama", **sections: Any
+) -> dict[str, Any]:
     """Plain data of an engine with `section`. `target` is a peer model or a folder; keywords add to the sections."""
     source = target if "/" in target else folder(target)
     base: dict[str, Any] = {
@@ -96,13 +101,13 @@ def engine(section: Section | None, target: str = "target-llama", **sections: An
     if section is not None:
         base["speculative"] = dict(section)
     for name, values in sections.items():
-        base[name] = (
-            {**base.get(name, {}), **values} if isinstance(values, Mapping) else values
-        )
+        base[name] = {**base.get(name, {}), **values} if isinstance(values, Mapping) else values
     return base
 
 
-def resolution(section: Section | None, target: str = "target-llama", **sections: Any) -> Resolution:
+def resolution(
+    section: Section | None, target: str = "target-llama", **sections: Any
+) -> Resolution:
     """What the engine with `section` comes to."""
     return check(engine(section, target, **sections))
 

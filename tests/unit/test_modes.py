@@ -13,14 +13,24 @@ from graphspec.config.compilation import (
     CompilationConfig,
     CompileMode,
     CudagraphMode,
+    Runner,
     RunnerFacts,
 )
-from graphspec.config.parallel import All2AllBackend
+from graphspec.config.engine import EngineConfig
+from graphspec.config.extras import LoRAConfig
+from graphspec.config.kernels import KernelConfig
+from graphspec.config.kv_cache import KVCacheConfig, KVConnectorConfig
+from graphspec.config.model import ModelConfig
+from graphspec.config.parallel import All2AllBackend, ParallelConfig
 from graphspec.config.schedule import KSchedule
+from graphspec.config.speculative import SpeculativeConfig
 from graphspec.errors import SpecError
 from graphspec.fields import Stage, policies
 from graphspec.resolve.decision import ModeDecision, ModeFacts
-from graphspec.resolve.modes import ROWS, decide_mode, mode_decision, step_mode
+from graphspec.resolve.engine_facts import mode_facts
+from graphspec.resolve.model_facts import ModelFacts
+from graphspec.resolve.modes import ROWS, decide_mode, step_mode
+from graphspec.resolve.runner import decide_runner
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "modes.md"
 
@@ -609,10 +619,29 @@ def test_B92_no_granted_graph_holds_attention_that_it_may_not(mode, facts):
         assert facts.query_len == 1 or level is not SINGLE
 
 
+LAYERWISE = KVCacheConfig(connector=KVConnectorConfig(name="c", layerwise=True))
+HIGH_THROUGHPUT_OF_TWO = ParallelConfig(
+    all2all_backend=All2AllBackend.DEEPEP_HIGH_THROUGHPUT, data_parallel_size=2
+)
+PLAIN = ModelFacts()
+ADAPTIVE = SpeculativeConfig(method="dspark", enable_adaptive_verification=True)
+
+
+def decided(checkpoint=PLAIN, **sections):
+    """The decision for a config of these sections: a schedule of two depths, three requests."""
+    config = EngineConfig(**{"model": ModelConfig(source="m"), **sections})
+    runner = decide_runner(config.compilation.runner, None, None, None)
+    schedule = KSchedule(dense=(0, 2, 1, 1))
+    facts = mode_facts(config, checkpoint, runner=runner, schedule=schedule, k=2, max_num_seqs=3)
+    return decide_mode(config.compilation.cudagraph_mode, facts, strict=config.compilation.strict)
+
+
 @pytest.mark.parametrize(
     ("section", "wanted"),
     [
         ({}, []),
+        ({"runner": Runner.V1}, ["runner_v1_dynamic_k"]),
+        ({"runner": Runner.V2}, []),
         ({"enforce_eager": True}, ["enforce_eager"]),
         ({"runner": RunnerFacts(full_graphs_per_k=True, central_trimming=False)}, []),
         (
@@ -631,9 +660,62 @@ def test_B92_no_granted_graph_holds_attention_that_it_may_not(mode, facts):
     ],
 )
 def test_the_compilation_section_states_facts(section, wanted):
-    """Each field that a mode depends on reaches the rules."""
-    decision = mode_decision(CompilationConfig(**section), KSchedule(dense=(0, 2, 1)))
-    assert codes(decision) == wanted
+    """Each field of the compilation section that a mode depends on reaches the rules."""
+    assert codes(decided(compilation=CompilationConfig(**section))) == wanted
+
+
+ENCODER, MAMBA = ModelFacts(is_encoder_decoder=True), ModelFacts(has_mamba=True)
+
+
+@pytest.mark.parametrize(
+    ("sections", "facts", "wanted"),
+    [
+        ({"model": ModelConfig(source="m", pooling=True)}, PLAIN, "pooling"),
+        ({"kv_cache": LAYERWISE}, PLAIN, "connector_layerwise"),
+        (
+            {"parallel": ParallelConfig(all2all_backend=All2AllBackend.MOONEP)},
+            PLAIN,
+            "all2all_not_capturable",
+        ),
+        ({"parallel": HIGH_THROUGHPUT_OF_TWO}, PLAIN, "all2all_not_capturable"),
+        ({}, ENCODER, "encoder_decoder"),
+    ],
+)
+def test_the_other_sections_and_the_checkpoint_state_facts(sections, facts, wanted):
+    """What model, parallel and kv_cache sections and the checkpoint say reaches the rules."""
+    assert codes(decided(facts, **sections)) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("sections", "facts", "where"),
+    [
+        ({"lora": LoRAConfig(), "speculative": ADAPTIVE}, PLAIN, "lora"),
+        (
+            {"parallel": ParallelConfig(pipeline_parallel_size=2), "speculative": ADAPTIVE},
+            PLAIN,
+            "parallel.pipeline_parallel_size",
+        ),
+        (
+            {"compilation": CompilationConfig(cudagraph_mode=NONE), "speculative": ADAPTIVE},
+            PLAIN,
+            "compilation.cudagraph_mode",
+        ),
+        ({"kv_cache": KVCacheConfig(num_blocks=2)}, MAMBA, "scheduler.max_num_seqs"),
+    ],
+)
+def test_what_the_sections_refuse_together_names_its_field(sections, facts, where):
+    """Facts of two sections that exclude each other are refused at the field of one of them."""
+    with pytest.raises(SpecError) as caught:
+        decided(facts, **sections)
+    assert [p.where for p in caught.value.problems] == [where]
+
+
+def test_messages_name_the_backend_as_it_is_known():
+    """An attention backend stands in reasons by its canonical name; `auto` is nobody's name."""
+    level = CompilationConfig(attention_support=SINGLE)
+    for written, known in (("flash_attn", "FLASH_ATTN"), ("Auto", "the weakest attention backend")):
+        made = decided(compilation=level, kernels=KernelConfig(attention_backend=written))
+        assert f"since {known} (level" in made.reasons[0]
 
 
 def becomes(turns):

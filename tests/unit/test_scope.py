@@ -7,9 +7,10 @@ import attrs
 import pytest
 
 from graphspec.errors import UndeclaredFactorError
-from graphspec.fields import Stage, config_class, keyed, unkeyed
+from graphspec.fields import Stage, config_class, is_config_class, keyed, policies, unkeyed
 from graphspec.keys.scope import RecordingView, Scope, reads_as_text
 from support.specs import plain_spec
+from support.speculative import resolved_case
 
 
 @config_class
@@ -242,14 +243,22 @@ def test_a_scope_path_that_names_no_compile_factor_is_refused(path):
     assert "inner.width" in problem.hint
 
 
-def test_every_field_of_a_real_spec_is_either_recorded_or_refused(tmp_path):
-    """On the engine's own spec: a COMPILE factor reads as it is, everything else raises."""
-    from graphspec.fields import is_config_class, policies
+COMPILED = "model parallel scheduler kv_cache kernels speculative lora device program".split()
+EVERYTHING = {
+    "kv_cache": {"connector": {"name": "c"}},
+    "lora": {"max_loras": 2},
+    "watermark": {"key": 7, "algorithm": "dual_key_gumbel"},
+}
 
-    spec = plain_spec(tmp_path)
-    known = Scope(("model", "parallel", "scheduler", "device", "program", "speculative")).factors(
-        spec
-    )
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [("ngram", {}), ("eagle3", EVERYTHING), ("dspark", {"lora": {}}), ("custom_class", {})],
+)
+def test_every_field_of_a_real_spec_is_either_recorded_or_refused(name, sections):
+    """On the engine's own spec: a COMPILE factor reads as it is, everything else raises."""
+    spec = resolved_case(name, **sections)
+    known = Scope(tuple(COMPILED)).factors(spec)
     reads = {}
     seen, refused = {}, set()
 
@@ -268,4 +277,18 @@ def test_every_field_of_a_real_spec_is_either_recorded_or_refused(tmp_path):
     walk(spec, RecordingView(spec, Scope(paths), reads), "")
     fields = {path: value for path, value in known.items() if not path.endswith(":class")}
     assert seen == reads == fields
-    assert refused >= {"model.source", "kv_cache.num_blocks", "mode.granted", "runner"}
+    assert refused >= {"model.source", "kv_cache.num_blocks", "mode.granted", "runner.granted"}
+    assert refused >= {"runner.facts.full_graphs_per_k", "scheduler.async_scheduling", "notes"}
+    assert not refused & fields.keys()
+
+
+def test_a_unit_may_read_the_depth_only_where_graphs_bake_it_in():
+    """A scope that holds the speculative section covers k for methods with k in their shapes, and for no other."""
+
+    def key(name, k):
+        return Scope(("speculative",)).factors(resolved_case(name, {"num_speculative_tokens": k}))
+
+    path = "speculative.num_speculative_tokens"
+    assert (key("dflash", 4)[path], key("dflash", 5)[path]) == (4, 5)
+    assert path not in key("eagle3", 4)
+    assert key("eagle3", 4) == key("eagle3", 5)

@@ -12,14 +12,13 @@ from graphspec.config.kv_cache import KVCacheDtype
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.config.structure import structure
 from graphspec.errors import SpecError
-from graphspec.fields import evolve, policies
+from graphspec.fields import config_class, policies
+from graphspec.frozen import freeze
 from graphspec.resolve.draft import draft_kernels
-from graphspec.resolve.verification import rates_of_length
-from graphspec.speculators.base import SpeculatorConfig
 from graphspec.speculators.ngram import NgramSpeculatorConfig
-from support.peer_cases import folder
 from support.speculative import (
     CASES,
+    METHODS,
     keys_of,
     notes_of,
     refused,
@@ -97,7 +96,6 @@ def test_1_no_other_fields_and_five_groups():
 
 SYNTHETIC = {"rejection_sample_method": "synthetic"}
 FLY = {"rejection_sample_method": "fly"}
-LENGTH = {**SYNTHETIC, "synthetic_acceptance_length": 1}
 BOUNDS = {
     "num_speculative_tokens": ({}, [1, 1024], [0, -1, 4.0, True, "4"]),
     "draft_tensor_parallel_size": ({}, [1, 8], [0, -1, "1", 1.0, True]),
@@ -198,7 +196,9 @@ def test_1_1_custom_method_is_filled_in_and_never_a_users():
 @pytest.mark.parametrize("value", [1, 2])
 def test_1_1_tensor_parallel_size_is_a_trap(name, value):
     """Any value is an error that names draft_tensor_parallel_size, with every method."""
-    problem = refused_case(name, {"tensor_parallel_size": value})["speculative.tensor_parallel_size"]
+    problem = refused_case(name, {"tensor_parallel_size": value})[
+        "speculative.tensor_parallel_size"
+    ]
     assert "draft_tensor_parallel_size" in problem.hint
 
 

@@ -7,8 +7,11 @@ import pytest
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.engine import EngineConfig
 from graphspec.config.model import Dtype
+from graphspec.config.partial import UnreadableError
 from graphspec.config.scheduler import SchedulerConfig
+from graphspec.config.structure import structure_partial
 from graphspec.errors import SpecError
+from graphspec.frozen import thaw
 
 BASE = {"model": {"source": "somewhere"}}
 
@@ -113,7 +116,7 @@ def test_a_config_that_is_no_mapping_is_refused(whole):
     [
         ({"modle": {}}, "modle", "model"),
         ({"scheduler": {"max_num_seq": 4}}, "scheduler.max_num_seq", "max_num_seqs"),
-        ({"scheduler": {"max-num-seqs": 4}}, "scheduler.max-num-seqs", "max_num_seqs"),
+        ({"scheduler": {"max-num-seq": 4}}, "scheduler.max-num-seq", "max_num_seqs"),
         ({"KV_CACHE": {}}, "KV_CACHE", "kv_cache"),
     ],
 )
@@ -122,6 +125,26 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(data, where, suggestion
     found = problems_of({**BASE, **data})
     assert list(found) == [where]
     assert suggestion in found[where].hint
+
+
+def test_a_hyphen_in_a_key_stands_for_an_underscore():
+    """Keys may be written as on a command line, sections and fields alike."""
+    config = EngineConfig.from_dict({**BASE, "kv-cache": {"block-size": 8}})
+    assert config == EngineConfig.from_dict({**BASE, "kv_cache": {"block_size": 8}})
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        ({"scheduler": {"max-num-seqs": 4, "max_num_seqs": 4}}, "scheduler.max_num_seqs"),
+        ({"kv-cache": {}, "kv_cache": {}}, "kv_cache"),
+    ],
+)
+def test_one_field_in_two_spellings_is_refused(data, where):
+    """Nobody can say which of the two was meant, even where both are equal."""
+    found = problems_of({**BASE, **data})
+    assert list(found) == [where]
+    assert found[where].found == "this field twice"
 
 
 def test_an_unknown_key_like_no_other_lists_what_is_known():
@@ -162,7 +185,6 @@ def test_all_problems_come_at_once():
         "scheduler.max_num_seqs",
         "scheduler.max_num_batched_tokens",
         "kv_cache.block",
-        "speculative.method",
         "speculative.num_speculative_tokens",
         f"{table}[0]",
         f"{table}[1][2]",
@@ -178,17 +200,36 @@ def test_bounds_of_every_section_hold():
     assert "at least 2" in found["kv_cache.num_blocks"].wanted
 
 
+class Opaque:
+    """No plain data."""
+
+
 @pytest.mark.parametrize(
-    ("overrides", "where"),
+    ("overrides", "where", "wanted"),
     [
-        ({"rope_theta": [1]}, "model.hf_overrides.rope_theta"),
-        ({"rope_theta": None}, "model.hf_overrides.rope_theta"),
-        ({7: 1}, "model.hf_overrides.7 (an integer)"),
+        ({"rope_theta": float("inf")}, "model.hf_overrides.rope_theta", "a finite number"),
+        ({"layers": [1, Opaque()]}, "model.hf_overrides.layers", "plain data"),
+        ({"text_config": {7: 1}}, "model.hf_overrides.text_config", "keys are strings"),
+        ({7: 1}, "model.hf_overrides.7 (an integer)", "a string"),
+        (7, "model.hf_overrides", "a mapping or a string"),
     ],
 )
-def test_overrides_hold_plain_values_under_names(overrides, where):
-    """hf_overrides takes string keys and scalar values; the error names the key."""
-    assert list(problems_of({"model": {"source": "m", "hf_overrides": overrides}})) == [where]
+def test_overrides_hold_what_json_can_hold(overrides, where, wanted):
+    """hf_overrides takes any JSON values under string keys, or the name of a function; the error names the key."""
+    found = problems_of({"model": {"source": "m", "hf_overrides": overrides}})
+    assert list(found) == [where]
+    assert wanted in found[where].wanted
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{"rope_theta": None, "text_config": {"layer_types": ["a", ["b"]], "eps": 0.5}}, "pkg.mod:fn"],
+)
+def test_overrides_are_kept_frozen(overrides):
+    """Nested overrides compare equal to what was written, as data that nobody can change."""
+    kept = EngineConfig.from_dict({"model": {"source": "m", "hf_overrides": overrides}})
+    hash(kept)
+    assert thaw(kept.model.hf_overrides) == overrides
 
 
 def test_a_config_does_not_change_with_the_data_it_was_made_from():
@@ -212,6 +253,52 @@ def nested(levels):
     for _ in range(levels):
         data = [data]
     return data
+
+
+BAD_SECTIONS = {
+    "a type": {"max_num_seqs": "4"},
+    "a bound": {"max_num_seqs": 0},
+    "an unknown key": {"max_num_seq": 4, "max_num_seqs": 4},
+    "no mapping": 3,
+}
+
+
+@pytest.mark.parametrize("scheduler", BAD_SECTIONS.values(), ids=BAD_SECTIONS)
+def test_rules_of_a_section_run_beside_problems_elsewhere(scheduler):
+    """A rule whose fields are readable reports in the same error as a wrong type or key."""
+    speculative = {"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 2, "x": 1}
+    found = problems_of({**BASE, "scheduler": scheduler, "speculative": speculative})
+    places = [where for where in found if not where.startswith("scheduler")]
+    assert places == ["speculative.x", "speculative.prompt_lookup_min"]
+    assert len(found) == 3
+
+
+def test_a_rule_that_lacks_a_field_is_left_out():
+    """A field with a problem of its own is reported once, and no rule guesses about it."""
+    speculative = {"method": "ngram", "prompt_lookup_min": "5", "prompt_lookup_max": 2}
+    found = problems_of({**BASE, "speculative": speculative})
+    assert list(found) == ["speculative.prompt_lookup_min"]
+    assert found["speculative.prompt_lookup_min"].wanted == "an integer"
+
+
+def test_a_partial_section_gives_what_was_read():
+    """Fields that were read, and defaults, have values; one with a problem, of its type or by a rule, has none."""
+    data = {
+        **BASE,
+        "scheduler": {"max_num_seqs": "4"},
+        "speculative": {"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 2},
+    }
+    made, problems = structure_partial(data, EngineConfig)
+    assert len(problems) == 2
+    assert made.model.source == "somewhere"
+    assert made.scheduler.max_num_batched_tokens == SchedulerConfig().max_num_batched_tokens
+    assert (made.speculative.method, made.speculative.prompt_lookup_max) == ("ngram", 2)
+    for section, name in (
+        (made.scheduler, "max_num_seqs"),
+        (made.speculative, "prompt_lookup_min"),
+    ):
+        with pytest.raises(UnreadableError):
+            getattr(section, name)
 
 
 JUNK = {
