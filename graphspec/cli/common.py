@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import attrs
 import click
 
 from graphspec.errors import GraphspecError
@@ -94,10 +95,21 @@ def run(command: click.Command, arguments: list[str]) -> int:
     return result if isinstance(result, int) else FINE
 
 
+def _visible(text: str, keep: str = "") -> str:
+    """The text with what a terminal would hide, or obey, as escapes: keys and values may hold any character."""
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def report(error: GraphspecError, *, as_json: bool) -> None:
     """An error as text on standard error, or as one JSON object on standard output."""
     if not as_json:
-        click.echo(f"error: {error}", err=True)
+        shown = [
+            attrs.evolve(p, where=_visible(p.where), found=_visible(p.found, keep="\n"))
+            for p in error.problems
+        ]
+        click.echo(f"error: {type(error)(shown)}", err=True)
         return
     print_json(
         {

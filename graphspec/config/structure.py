@@ -292,12 +292,9 @@ def _by_field(value: Mapping[Any, Any], cls: type, problems: list[Problem]) -> M
 
 
 def _unknown(name: Any, cls: type) -> Problem:
-    hidden = isinstance(name, str) and not name.isprintable()
     return Problem(
         where=_key(name),
-        found=f"an unknown key, with characters that nobody sees: {ascii(name)}"
-        if hidden
-        else "an unknown key",
+        found="a key without a name" if name == "" else "an unknown key",
         wanted="a field that is known here",
         hint=did_you_mean(_key(name), policies(cls)),
     )

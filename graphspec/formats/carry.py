@@ -21,6 +21,8 @@ from graphspec.formats.read import read_document
 from graphspec.text import did_you_mean, nearest, one_of, show
 
 SOURCE = "model.source"
+NOT_GIVEN = "not given"
+"""What is found where the other engine takes a default of its own that is not graphspec's."""
 Renamed = Mapping[str, str | None]
 """The name of a choice at another engine -> its name here, or None when it has none."""
 
@@ -206,7 +208,8 @@ class _Reader:
     def _flag(self, flag: str, inline: str | None) -> None:
         name, negated = self._grammar.resolve(flag)
         kind = self._grammar.kinds.get(name)
-        last = not self.words or _is_flag(self.words[0])
+        switch = flag.startswith(("--enable-", "--disable-", "--no-"))
+        last = switch or not self.words or _is_flag(self.words[0])
         if kind == "flag" or (kind is None and inline is None and last):
             if inline is not None:
                 self.report(flag, show(inline), "no value: the flag itself says it")
@@ -419,7 +422,7 @@ class Carrier:
 
     def missing(self, path: str, why: str) -> None:
         """Reports what the input does not say."""
-        self._left.append(Left(where=path, found="not given", why=why))
+        self._left.append(Left(where=path, found=NOT_GIVEN, why=why))
 
     def wrong(self, name: str, value: Any, wanted: str, hint: str = "") -> None:
         """Records a problem. All of them are raised together in the end."""

@@ -153,8 +153,8 @@ REASONS: Mapping[str, str] = {
             "graphspec has no field for it, and it can change compiled code: keep engines that differ in it apart": """
                 decode_attention_backend prefill_attention_backend enable_torch_compile enable_two_batch_overlap
                 enable_deterministic_inference moe_a2a_backend deepep_mode enable_eplb fp8_gemm_runner_backend
-                lora_backend lora_target_modules speculative_moe_a2a_backend speculative_attention_mode
-                speculative_draft_window_size speculative_token_map enable_multi_layer_eagle""",
+                lora_backend lora_target_modules enable_multi_layer_eagle speculative_token_map speculative_attention_mode
+                speculative_moe_a2a_backend speculative_draft_window_size speculative_draft_sink_size""",
             "keeps drafts that the target would not; see graphspec's rejection_sample_method fly": "speculative_accept_threshold_single speculative_accept_threshold_acc",
             "about a trie of all requests and a tree of drafts; graphspec drafts a chain from one request": """
                 speculative_ngram_min_bfs_breadth speculative_ngram_max_bfs_breadth speculative_ngram_match_type

@@ -120,8 +120,8 @@ GRAMMAR = Grammar(
         **dict.fromkeys(("max_num_batched_tokens", "kv_cache_memory_bytes"), "size"),
         **dict.fromkeys(("max_loras", "max_lora_rank", "spec_tokens", "seed", "port"), "int"),
         **dict.fromkeys(("gpu_memory_utilization", "cpu_offload_gb", "swap_space"), "float"),
-        # A size, or auto.
-        "max_model_len": "text",
+        # A size, or auto; and paths, although its name is that of a switch.
+        **dict.fromkeys(("max_model_len", "disable_access_log_for_endpoints"), "text"),
     },
     aliases={
         "-tp": "tensor_parallel_size",

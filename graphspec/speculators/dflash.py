@@ -216,13 +216,23 @@ class DSparkSpeculatorConfig(DFlashSpeculatorConfig):
         if is_omni(target):
             ids = checkpoint.find_layer_ids(config, *_LAYERS)
             problems.extend(omni_problems(config, target, section.num_speculative_tokens, ids))
-        topk, vocab = section.dspark_draft_topk, checkpoint.find_count(config, "vocab_size")
+        topk = section.dspark_draft_topk
+        vocab = checkpoint.find_count(config, "draft_vocab_size", "vocab_size")
         if topk is not None and vocab is not None and topk > vocab:
             problems.append(
                 Problem(
                     where="dspark_draft_topk",
                     found=show(topk),
                     wanted=f"at most the draft's vocabulary ({vocab})",
+                )
+            )
+        if topk is not None and not checkpoint.names_in_architectures(config, "qwen3"):
+            problems.append(
+                Problem(
+                    where="dspark_draft_topk",
+                    found=f"{topk} for {', '.join(checkpoint.architectures(config)) or 'no class'}",
+                    wanted="no value: only drafts of the Qwen3 families rank candidates",
+                    hint="drop it; the others score the whole vocabulary",
                 )
             )
         return problems

@@ -50,8 +50,8 @@ class MTPSpeculatorConfig(DraftModelSpeculatorConfig):
 
     @classmethod
     def specialize(cls, config: Checkpoint | None, section: SpeculativeConfig) -> type[Self]:
-        """The multi-module class where k uses more than one module."""
-        modules = checkpoint.find_count(config or {}, "num_nextn_predict_layers", "n_predict") or 1
+        """The multi-module class where k uses more than one module that is a step of its own."""
+        modules = checkpoint.find_count(config or {}, "num_nextn_predict_layers") or 1
         k = section.num_speculative_tokens or modules
         if min(modules, k) > 1 and issubclass(MultiModuleMTPSpeculatorConfig, cls):
             return MultiModuleMTPSpeculatorConfig  # type: ignore[return-value]
@@ -71,17 +71,28 @@ class MTPSpeculatorConfig(DraftModelSpeculatorConfig):
     def checkpoint_problems(
         cls, config: Checkpoint, target: Checkpoint, section: SpeculativeConfig
     ) -> list[Problem]:
-        """Gemma 4's draft scores rows of the tied embedding and has no head to quantise."""
+        """Gemma 4's draft has no head to quantise; a list of the modules' layer types has one for each."""
+        problems = []
         quantized = section.draft_lm_head_quantization
-        if quantized is None or checkpoint.model_type(config) != "gemma4_mtp":
-            return []
-        return [
-            Problem(
-                where="draft_lm_head_quantization",
-                found=f"{quantized.value} for a Gemma 4 draft",
-                wanted="no value: it scores rows of the tied embedding and has no head to share",
+        if quantized is not None and checkpoint.model_type(config) == "gemma4_mtp":
+            problems.append(
+                Problem(
+                    where="draft_lm_head_quantization",
+                    found=f"{quantized.value} for a Gemma 4 draft",
+                    wanted="no value: it scores rows of the tied embedding and has no head to share",
+                )
             )
-        ]
+        kinds, modules = config.get("mtp_layer_types"), checkpoint.find_count(config, "n_predict")
+        if isinstance(kinds, list | tuple) and modules is not None and len(kinds) != modules:
+            problems.append(
+                Problem(
+                    where="model",
+                    found=f"{len(kinds)} mtp_layer_types for {modules} modules",
+                    wanted="one layer type for each module",
+                    hint="the checkpoint contradicts itself; fetch it again",
+                )
+            )
+        return problems
 
     @classmethod
     def examples(cls) -> Sequence[tuple[str, Self]]:

@@ -9,6 +9,7 @@ from graphspec.errors import SpecError
 from graphspec.fields import policies
 from graphspec.formats.carry import choices_at, kind_at
 from graphspec.formats.vllm import OLDER, REASONS, ROWS, from_vllm, to_vllm, vllm_command
+from graphspec.text import show
 
 SPEC = "speculative_config"
 
@@ -155,6 +156,17 @@ def test_a_command_line_is_read_as_it_is_typed():
     assert left["--served-model-name"].found == "['a', 'b'] (a list)"
     assert {"--trust-remote-code", "-O", "CUDA_VISIBLE_DEVICES"} <= set(left)
     EngineConfig.from_dict(carried.data)
+
+
+def test_a_switch_before_the_model_does_not_take_it():
+    """A flag that graphspec does not know takes a value, unless its name is that of a switch."""
+    carried = from_vllm("serve --enable-new --no-other --new 1 m --disable-third".split())
+    assert carried.data == {"model": {"source": "m"}}
+    found = {left.where: left.found for left in carried.left}
+    assert found["--enable-new"] == found["--no-other"] == show(True)
+    assert found["--new"] == "'1' (a string)"
+    words = "serve m --disable-access-log-for-endpoints /health".split()
+    assert from_vllm(words).data == {"model": {"source": "m"}}
 
 
 @pytest.mark.parametrize(

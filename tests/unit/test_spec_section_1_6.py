@@ -187,6 +187,14 @@ def test_1_7_dspark_draft_topk_is_within_the_drafts_vocabulary(topk, fine):
         assert "151936" in found["speculative.dspark_draft_topk"].wanted
 
 
+def test_1_7_dspark_draft_topk_is_for_qwen3_drafts(tmp_path):
+    """Other drafts score the whole vocabulary and would ignore it."""
+    target = variant(tmp_path / "v4", "target-deepseek-n1", model_type="deepseek_v4")
+    section = {"method": "dspark", "num_speculative_tokens": 3, "dspark_draft_topk": 64}
+    found = refused(section, target)
+    assert "Qwen3" in found["speculative.dspark_draft_topk"].wanted
+
+
 @pytest.mark.parametrize(("size", "fine"), [(1, True), (None, False), (2, False)])
 def test_1_7_dspark_draft_topk_needs_a_draft_on_one_device(size, fine):
     """Candidates are ranked over the whole vocabulary, so the draft's tensor parallel size is 1."""

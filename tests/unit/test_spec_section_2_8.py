@@ -18,9 +18,9 @@ MTP_LAYERS = {"mtp_num_hidden_layers": 2}
 ROWS = {
     # model type of the target: what it states of modules, the draft's type, its class
     "deepseek_v3": (NEXTN, "deepseek_mtp", "DeepSeekMTPModel"),
-    "deepseek_v32": (NEXTN, "deepseek_mtp", "DeepSeekV32MTPModel"),
-    "glm_moe_dsa": (NEXTN, "deepseek_mtp", "DeepSeekV32MTPModel"),
-    "deepseek_v4": (NEXTN, "deepseek_mtp", "DeepSeekMTPModel"),
+    "deepseek_v32": (NEXTN, "deepseek_mtp", "DeepseekV32MTPModel"),
+    "glm_moe_dsa": (NEXTN, "deepseek_mtp", "DeepseekV32MTPModel"),
+    "deepseek_v4": (NEXTN, "deepseek_mtp", "DeepSeekV4MTPModel"),
     "kimi_k3": ({"text_config": NEXTN}, "kimi_k3_mtp", "KimiK3MTPModel"),
     "glm5_next": ({"text_config": NEXTN}, "glm5_next_mtp", "Glm5NextMTPModel"),
     "mimo": (NEXTN, "mimo_mtp", "MiMoMTPModel"),
@@ -29,26 +29,34 @@ ROWS = {
     "qwen3_5": (MTP_LAYERS, "qwen3_5_mtp", "Qwen3_5MTP"),
     "qwen3_5_moe": ({"text_config": MTP_LAYERS}, "qwen3_5_mtp", "Qwen3_5MoeMTP"),
     "intern_s2": (MTP_LAYERS, "qwen3_5_mtp", "Qwen3_5MTP"),
+    "intern_s2_preview": ({"text_config": MTP_LAYERS}, "qwen3_5_mtp", "Qwen3_5MTP"),
     "qwen3_next": (MTP_LAYERS, "qwen3_next_mtp", "Qwen3NextMTP"),
     "qwen4_exp": (MTP_LAYERS, "qwen4_exp_mtp", "Qwen4ExpMTP"),
     "longcat_flash": (NEXTN, "longcat_flash_mtp", "LongCatFlashMTPModel"),
-    "step3p5": (NEXTN, "step3p5_mtp", "Step3p5MTPModel"),
-    "step3p7": (NEXTN, "step3p5_mtp", "Step3p5MTPModel"),
-    "inkling": ({"mtp_config": {"mtp_num_layers": 2}}, "inkling_mtp", "InklingMTPModel"),
-    "minimax_m3": ({"num_mtp_modules": 2}, "minimax_m3_mtp", "MiniMaxM3MTPModel"),
+    "longcat_flash_ngram": (NEXTN, "longcat_flash_mtp", "LongCatFlashMTPModel"),
+    "step3p5": (NEXTN, "step3p5_mtp", "Step3p5MTP"),
+    "step3p7": (NEXTN, "step3p5_mtp", "Step3p5MTP"),
+    "inkling": ({"mtp_config": NEXTN}, "inkling_mtp", "InklingMTPModel"),
+    "inkling_mm_model": ({"mtp_config": NEXTN}, "inkling_mtp", "InklingMTPModel"),
+    "inkling_model": ({"mtp_config": NEXTN}, "inkling_mtp", "InklingMTPModel"),
+    "minimax_m3_vl": ({"text_config": {"num_mtp_modules": 2}}, "minimax_m3_mtp", "MiniMaxM3MTP"),
+    "minimax_m3": ({"num_mtp_modules": 2}, "minimax_m3_mtp", "MiniMaxM3MTP"),
     "dots3_note": (NEXTN, "dots3_note_mtp", "Dots3NoteMTPModel"),
     "ernie4_5_moe": (NEXTN, "ernie_mtp", "ErnieMTPModel"),
     "exaone_moe": (NEXTN, "exaone_moe_mtp", "ExaoneMoeMTP"),
-    "exaone4_5": (NEXTN, "exaone4_5_mtp", "Exaone4_5MTP"),
-    "hy_v3": (NEXTN, "hy_v3_mtp", "HyV3MTPModel"),
-    "hy_v4": (NEXTN, "hy_v4_mtp", "HyV4MTPModel"),
-    "pangu_ultra_moe": (NEXTN, "pangu_ultra_moe_mtp", "PanguUltraMoEMTPModel"),
+    "exaone4_5": (NEXTN, "exaone4_5_mtp", "Exaone4_5_MTP"),
+    "hy_v3": (NEXTN, "hy_v3_mtp", "HYV3MTPModel"),
+    "hy_v4": (NEXTN, "hy_v4_mtp", "HYV4MTPModel"),
+    "pangu_ultra_moe": (NEXTN, "pangu_ultra_moe_mtp", "OpenPanguMTPModel"),
     "nemotron_h": (NEXTN, "nemotron_h_mtp", "NemotronHMTPModel"),
-    "bailing_hybrid": (NEXTN, "bailing_hybrid_mtp", "BailingHybridMTP"),
-    "bailing_hybrid_v3": (NEXTN, "bailing_hybrid_v3_mtp", "BailingHybridV3MTP"),
+    "nemotron_h_puzzle": (NEXTN, "nemotron_h_mtp", "NemotronHMTPModel"),
+    "bailing_hybrid": (NEXTN, "bailing_hybrid_mtp", "BailingMoeV25MTPModel"),
+    "bailing_hybrid_v3": (NEXTN, "bailing_hybrid_v3_mtp", "BailingMoeV3MTPModel"),
 }
-ONE_MODULE = {"mimo_v2", "mimo_v2_flash", "mimo_v2_pro", "gemma4_assistant"}
-DEFAULT_ONE = ["longcat_flash", "step3p5", "step3p7", "minimax_m3", "dots3_note"]
+MIMO_V2 = ["mimo_v2", "mimo_v2_flash", "mimo_v2_pro", "mimo_v2_omni"]
+GEMMA4 = ["gemma4_assistant", "gemma4_unified_assistant"]
+DEFAULT_ONE = """longcat_flash longcat_flash_ngram step3p5 step3p7 minimax_m3 minimax_m3_vl
+dots3_note""".split()
 
 
 def config(kind, **stated):
@@ -84,17 +92,17 @@ def test_2_8_row_resolved(tmp_path, kind):
 def test_2_8_every_family_has_a_row():
     """No row of the product is untested; glm4_moe, an alias of 2.1, goes with its family."""
     types = {t for family in FAMILIES for t in family.types}
-    assert types == set(ROWS) | ONE_MODULE | {"glm4_moe", "kimi_k2"}
+    assert types == set(ROWS) | {*MIMO_V2, *GEMMA4, "glm4_moe", "kimi_k2"}
 
 
-@pytest.mark.parametrize("kind", ["mimo", "glm4_moe", "glm4_moe_lite", "glm_ocr"])
+@pytest.mark.parametrize("kind", ["mimo", "glm4_moe_lite", "glm_ocr", *MIMO_V2])
 def test_2_8_no_layers_of_its_own(kind):
     """num_hidden_layers is forced to 0."""
     assert as_draft(config(kind, **NEXTN))["num_hidden_layers"] == 0
 
 
 @pytest.mark.parametrize("stated", [1, 3])
-@pytest.mark.parametrize("kind", ["mimo_v2", "mimo_v2_flash", "mimo_v2_pro"])
+@pytest.mark.parametrize("kind", MIMO_V2)
 def test_2_8_mimo_v2_runs_its_first_module(kind, stated):
     """n_predict is 1 whatever the checkpoint states, and num_nextn_predict_layers with it."""
     made = as_draft(config(kind, num_nextn_predict_layers=stated))
@@ -150,7 +158,9 @@ def test_2_8_step_promotes_its_text_config_and_carries_quantisation(tmp_path):
     assert made.draft_model.quantization == "fp8"
 
 
-@pytest.mark.parametrize("stated", [{}, {"mtp_config": {}}, {"mtp_config": {"mtp_num_layers": 0}}])
+@pytest.mark.parametrize(
+    "stated", [{}, {"mtp_config": {}}, {"mtp_config": {"num_nextn_predict_layers": 0}}]
+)
 def test_2_8_inkling_needs_at_least_one_module(tmp_path, stated):
     """Its count lies in mtp_config and must be 1 or more."""
     target = checkpoint(tmp_path / "t", config("inkling", **stated))
@@ -158,11 +168,75 @@ def test_2_8_inkling_needs_at_least_one_module(tmp_path, stated):
     assert "without mtp modules" in found["speculative.model"].found
 
 
-def test_2_8_gemma4_assistant():
+@pytest.mark.parametrize("kind", GEMMA4)
+def test_2_8_gemma4_assistant(kind):
     """One module, and no layers that share keys and values."""
-    made = as_draft(config("gemma4_assistant", num_kv_shared_layers=10))
+    made = as_draft(config(kind, num_kv_shared_layers=10))
     assert made["model_type"] == "gemma4_mtp"
     assert (made["n_predict"], made["num_kv_shared_layers"]) == (1, 0)
+
+
+def test_2_8_qwen3_5_and_intern_s2_run_experts_by_another_class():
+    """The MoE variant of either family picks its own class."""
+    for kind in ("qwen3_5", "intern_s2", "intern_s2_preview"):
+        made = as_draft(config(kind, num_experts=8, **MTP_LAYERS))
+        assert made["architectures"] == ("Qwen3_5MoeMTP",)
+
+
+BY_CLASS = {
+    "MiMoForCausalLM": "mimo_mtp",
+    "MiMoV2ForCausalLM": "mimo_v2_mtp",
+    "MiMoV2OmniForCausalLM": "mimo_v2_mtp",
+    "MiMoV2FlashForCausalLM": "mimo_v2_mtp",
+    "Glm4MoeForCausalLM": "glm4_moe_mtp",
+    "Glm4MoeLiteForCausalLM": "glm4_moe_lite_mtp",
+    "GlmOcrForConditionalGeneration": "glm_ocr_mtp",
+    "Step3p5ForCausalLM": "step3p5_mtp",
+    "Step3p7ForConditionalGeneration": "step3p5_mtp",
+    "BailingMoeV2_5ForCausalLM": "bailing_hybrid_mtp",
+    "MiniMaxM3SparseForConditionalGeneration": "minimax_m3_mtp",
+}
+
+
+@pytest.mark.parametrize("name", BY_CLASS)
+def test_2_8_a_family_is_known_by_its_class(name):
+    """Where the reference's row names an architecture, the model type does not matter."""
+    given = {**config("some_type", **NEXTN), "architectures": [name]}
+    assert as_draft(given)["model_type"] == BY_CLASS[name]
+
+
+def test_2_8_bailing_v3_has_the_type_of_v2_5():
+    """The class name tells the third generation."""
+    given = config("bailing_hybrid", **NEXTN)
+    given["architectures"] = ["BailingMoeV3ForCausalLM"]
+    assert as_draft(given)["model_type"] == "bailing_hybrid_v3_mtp"
+
+
+def test_2_8_dots3_note_has_a_layer_type_for_each_module(tmp_path):
+    """A list of another length than n_predict is refused."""
+    mtp = {"method": "mtp", "num_speculative_tokens": 2}
+    fine = checkpoint(tmp_path / "a", config("dots3_note", **NEXTN, mtp_layer_types=["x", "x"]))
+    assert resolved(mtp, fine).speculative.draft_model.architecture == "dots3_note_mtp"
+    wrong = checkpoint(tmp_path / "b", config("dots3_note", **NEXTN, mtp_layer_types=["x"]))
+    assert "1 mtp_layer_types for 2 modules" in refused(mtp, wrong)["speculative.model"].found
+
+
+def test_2_8_inkling_states_its_modules_as_steps(tmp_path):
+    """Every module is a step of its own, so it runs as the multi-module class."""
+    target = checkpoint(tmp_path / "t", config("inkling_mm_model", mtp_config=NEXTN))
+    assert resolved({"method": "mtp"}, target).num_prefill_lookahead_tokens == 2
+    layers = checkpoint(tmp_path / "q", config("qwen3_5", **MTP_LAYERS))
+    assert resolved({"method": "mtp"}, layers).num_prefill_lookahead_tokens == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"]
+)
+def test_2_8_a_draft_with_an_mtp_type_is_counted_too(name):
+    """A checkpoint of the draft alone states its modules by its family's name; n_predict follows."""
+    given = {"model_type": "minimax_m3_mtp", name: 3}
+    assert as_draft(given)["n_predict"] == 3
+    assert as_draft({**given, "n_predict": 2})["n_predict"] == 2
 
 
 def test_2_8_deepseek_v41_has_no_mtp(tmp_path):
