@@ -32,6 +32,10 @@ class Partial:
         except KeyError:
             raise UnreadableError(name) from None
 
+    def replaced(self, values: Mapping[str, Any]) -> Any:
+        """The same with other values of some fields."""
+        return Partial({**self._readable, **values})
+
     def without(self, problems: Iterable[Problem]) -> "Partial":
         """The same less the fields that `problems` name: what follows from them must not be reported too."""
         named = {found.group() for p in problems if (found := _FIELD.match(p.where))}

@@ -57,10 +57,7 @@ class Carried:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Settings of an engine by its own names; `spelled` says how the user wrote each.
-
-    `lost` has a name, a value and a reason for each setting that another one replaced.
-    """
+    """Settings of an engine by its own names: how each was written, and which (name, value, why) others replaced."""
 
     values: Mapping[str, Any]
     spelled: Mapping[str, str]

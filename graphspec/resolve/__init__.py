@@ -14,11 +14,12 @@ from graphspec.config.structure import structure_partial
 from graphspec.errors import EnvironmentProblem, GraphspecError, Problem, SpecError
 from graphspec.fields import evolve
 from graphspec.frozen import FrozenMap
+from graphspec.resolve.checkpoint import read_checkpoint
 from graphspec.resolve.checks import MODEL_CHECKS, program_problems
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.engine_facts import mode_facts
-from graphspec.resolve.limits import Limits, decide_limits
-from graphspec.resolve.model_facts import ModelFacts, target_facts, target_spec
+from graphspec.resolve.limits import Limits, budget_problems, decide_limits
+from graphspec.resolve.model_facts import ModelFacts, length_problems, target_facts, target_spec
 from graphspec.resolve.modes import decide_mode
 from graphspec.resolve.records import Step
 from graphspec.resolve.runner import RunnerDecision, decide_runner
@@ -117,10 +118,14 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
     section = None if written is _UNREADABLE else written
     known = run.step(lambda: outline(section, asked)) if section is not None else None
     # A method without its draft or its depth is reported before any file is opened.
-    target = None if run.incomplete else run.step(lambda: _target(asked))
+    target = None if run.incomplete else run.step(lambda: _target(run, asked))
     made = None
-    if section is not None and known is not None and target is not None:
-        made = run.step(lambda: _drafting(asked, known, target))
+    if known is not None:
+        run.problems.extend(known.problems)
+        if target is not None:
+            made = run.step(lambda: _drafting(run, asked, known, target))
+        else:
+            run.step(lambda: _draft_is_there(asked, known))
     run.collect(lambda: program_problems(asked))
     if target is not None:
         for rule in MODEL_CHECKS:
@@ -129,6 +134,8 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
     if target is not None and (written is None or made is not None):
         spec, more = _finish(run, asked, target, made)
         steps = (*steps, *more)
+    else:
+        run.collect(lambda: budget_problems(asked.scheduler, None, 0))
     if run.problems:
         spec = None
     return Resolution(
@@ -136,29 +143,38 @@ def resolution(config: EngineConfig | Partial) -> Resolution:
     )
 
 
-def _target(config: EngineConfig) -> _Target:
+def _target(run: _Run, config: Any) -> _Target:
     raw, facts = target_facts(config.model)
-    return _Target(spec=target_spec(config.model, raw, facts), config=raw, facts=facts)
+    asked = readable(config.model, "max_model_len")
+    too_long = list(length_problems(facts, asked))
+    run.problems.extend(too_long)
+    spec = target_spec(config.model, raw, facts, None if too_long else asked)
+    return _Target(spec=spec, config=raw, facts=facts)
 
 
-def _drafting(config: EngineConfig, known: Outline, target: _Target) -> Drafting:
-    assert config.speculative is not None
-    return drafting(config.speculative, known, config, target.spec, target.config)
+def _drafting(run: _Run, config: EngineConfig, known: Outline, target: _Target) -> Drafting | None:
+    made, problems = drafting(known, config, target.spec, target.config)
+    run.problems.extend(p for p in problems if p not in run.problems)
+    return made
+
+
+def _draft_is_there(config: EngineConfig, known: Outline) -> None:
+    """Reads the draft of a target that has problems, so that a draft's absence is reported with them."""
+    if known.source is not None and known.source != config.model.source:
+        read_checkpoint(known.source, "speculative.model")
 
 
 def _finish(
     run: _Run, config: Any, target: _Target, made: Drafting | None
 ) -> tuple[EngineSpec | None, tuple[Step, ...]]:
     """What the engine's facts decide, once model and drafting stand. What `config` says is read in steps only."""
-    section = config.speculative
+    section = made.section if made is not None else None
     chosen = made.chosen if made is not None else None
     k = made.depth.k if made is not None else 0
     speculator = made.speculator if made is not None else None
     runner = run.step(lambda: decide_runner(config.compilation.runner, chosen, section, speculator))
-    if runner is None:
-        return None, ()
     schedule = None
-    if chosen is not None:
+    if runner is not None and chosen is not None and section is not None:
         schedule = run.step(
             lambda: decide_schedule(
                 chosen,
@@ -170,8 +186,9 @@ def _finish(
                 strict=config.compilation.strict,
             )
         )
-        if schedule is None:
-            return None, ()
+    if runner is None or (chosen is not None and schedule is None):
+        run.collect(lambda: budget_problems(config.scheduler, speculator, k))
+        return None, ()
     granted = schedule.granted if schedule is not None else run.step(lambda: _no_drafts(config))
     if granted is None:
         return None, ()
@@ -185,7 +202,13 @@ def _finish(
         lambda: decide_mode(
             config.compilation.cudagraph_mode,
             mode_facts(
-                config, target.facts, runner=runner, schedule=granted, k=k, max_num_seqs=most
+                config,
+                target.facts,
+                section,
+                runner=runner,
+                schedule=granted,
+                k=k,
+                max_num_seqs=most,
             ),
             strict=config.compilation.strict,
         )
@@ -193,7 +216,7 @@ def _finish(
     if mode is None:
         return None, ()
     spec = None
-    if limits is not None and isinstance(config, EngineConfig):
+    if limits is not None and isinstance(config, EngineConfig) and not run.problems:
         spec = run.step(lambda: _spec(config, target, made, limits, runner, schedule, mode))
     why = "; ".join(mode.reasons) or "as asked"
     return spec, tuple(runner_steps(runner, schedule, mode.granted.value, why))

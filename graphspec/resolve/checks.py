@@ -14,12 +14,12 @@ Check = Callable[[ModelSpec, Any], Iterator[Problem]]
 
 def _blocks(model: ModelSpec, config: Any) -> Iterator[Problem]:
     blocks, size = config.kv_cache.num_blocks, config.kv_cache.block_size
-    capacity = (blocks - 1) * size
-    if capacity < model.max_model_len:
+    capacity, length = (blocks - 1) * size, config.model.max_model_len or model.max_model_len
+    if capacity < length:
         yield Problem(
             where="kv_cache.num_blocks",
             found=f"{blocks} blocks, which hold {capacity} tokens beside block 0",
-            wanted=f"room for one sequence of model.max_model_len ({model.max_model_len}) tokens",
+            wanted=f"room for one sequence of model.max_model_len ({length}) tokens",
             hint="raise kv_cache.num_blocks, or lower model.max_model_len",
         )
 

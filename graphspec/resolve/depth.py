@@ -48,7 +48,7 @@ def depth(chosen: Chosen, section: SpeculativeConfig, config: FrozenMap | None) 
 def _default(chosen: Chosen, section: SpeculativeConfig, config: FrozenMap | None) -> int:
     k = chosen.cls.default_depth(section, config)
     if k is None and config is not None:
-        k = checkpoint.trained_depth(config) or checkpoint.find_count(config, "n_predict")
+        k = checkpoint.trained_depth(config) or _n_predict(chosen, config)
     if k is None:
         raise SpecError(
             Problem(

@@ -3,6 +3,7 @@
 from graphspec.config.engine import EngineConfig
 from graphspec.config.kernels import attention_backend_name
 from graphspec.config.schedule import KSchedule
+from graphspec.config.speculative import SpeculativeConfig
 from graphspec.resolve.decision import ModeFacts
 from graphspec.resolve.model_facts import ModelFacts
 from graphspec.resolve.runner import RunnerDecision
@@ -11,13 +12,17 @@ from graphspec.resolve.runner import RunnerDecision
 def mode_facts(
     config: EngineConfig,
     model: ModelFacts,
+    section: SpeculativeConfig | None,
     *,
     runner: RunnerDecision,
     schedule: KSchedule,
     k: int,
     max_num_seqs: int,
 ) -> ModeFacts:
-    """The target's facts. A draft has its own; none of its numbers enters here."""
+    """The target's facts. A draft has its own; none of its numbers enters here.
+
+    `section` is the speculative section without what its method does not read.
+    """
     asked, splitting = config.compilation, config.compilation.splitting_ops
     connector = config.kv_cache.connector
     return ModeFacts(
@@ -41,8 +46,7 @@ def mode_facts(
         runner_v2=runner.granted == "v2",
         runner_full_graphs_per_k=runner.facts.full_graphs_per_k,
         dynamic_schedule=len(schedule.depths) > 1,
-        adaptive_verification=config.speculative is not None
-        and config.speculative.enable_adaptive_verification,
+        adaptive_verification=section is not None and section.enable_adaptive_verification,
         lora=config.lora is not None,
         hisparse=asked.hisparse,
         mamba=bool(model.has_mamba),

@@ -34,7 +34,7 @@ def decide_limits(
     A verify step of b requests holds b x (1 + k) tokens, and a draft pass as many requests as the method says. A
     budget below that lowers max_num_seqs, with a note; with `strict` that is a `SpecError` too.
     """
-    problems = list(_budget_problems(scheduler, speculator, k))
+    problems = list(budget_problems(scheduler, speculator, k))
     if problems:
         raise SpecError(problems)
     asked, budget = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
@@ -81,9 +81,10 @@ def _no_room(budget: int, depth: int, speculator: SpeculatorConfig | None, k: in
     )
 
 
-def _budget_problems(
+def budget_problems(
     scheduler: SchedulerConfig, speculator: SpeculatorConfig | None, k: int
 ) -> Iterator[Problem]:
+    """A step has room for one token of each request beside the slots that drafting adds."""
     slots = speculator.max_num_new_slots_for_drafting(k) if speculator is not None else 0
     asked, budget = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
     left = budget - asked * slots

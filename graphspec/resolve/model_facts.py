@@ -8,6 +8,7 @@ import attrs
 
 from graphspec.annotations import mismatch
 from graphspec.config.model import Dtype, ModelConfig, ModelSpec
+from graphspec.config.partial import readable
 from graphspec.errors import Problem, SpecError
 from graphspec.fields import out_of_bounds, policies
 from graphspec.frozen import FrozenMap, JsonValue, freeze
@@ -207,19 +208,21 @@ def target_facts(config: ModelConfig) -> tuple[FrozenMap, ModelFacts]:
 
 def model_spec(config: ModelConfig) -> ModelSpec:
     """The resolved model section of the target. Raises `SpecError` with every fact that is missing or wrong."""
-    return target_spec(config, *target_facts(config))
+    return target_spec(config, *target_facts(config), config.max_model_len)
 
 
-def target_spec(config: ModelConfig, data: FrozenMap, facts: ModelFacts) -> ModelSpec:
-    """The same from what `target_facts` read."""
+def target_spec(
+    config: ModelConfig, data: FrozenMap, facts: ModelFacts, max_model_len: int | None
+) -> ModelSpec:
+    """The same from what `target_facts` read. A field with a problem of its own counts as not given."""
     return model_spec_of(
         facts,
         data,
         source=config.source,
-        weights=config.weights,
-        dtype=config.dtype,
-        quantization=config.quantization,
-        max_model_len=config.max_model_len,
+        weights=readable(config, "weights"),
+        dtype=readable(config, "dtype", Dtype.FLOAT32),
+        quantization=readable(config, "quantization"),
+        max_model_len=max_model_len,
         where="model.source",
         hints="model.hf_overrides",
         target=True,
@@ -263,9 +266,8 @@ def model_spec_of(
     if target or length is None:
         required.add("max_position_embeddings")
     problems = [located(p) for p in _problems(facts, required, target)]
-    if target and max_model_len is not None and longest is not None and max_model_len > longest:
-        limit = f"at most the {longest} positions that the checkpoint was trained for"
-        problems += [Problem(where="model.max_model_len", found=show(max_model_len), wanted=limit)]
+    if target:
+        problems += length_problems(facts, max_model_len)
     if problems or length is None:
         raise SpecError(problems)
     typed = {name: getattr(facts, name) for name in _SPEC_FACTS}
@@ -286,6 +288,17 @@ def model_spec_of(
         )
     except SpecError as error:
         raise SpecError(located(p) for p in error.problems) from None
+
+
+def length_problems(facts: ModelFacts, max_model_len: int | None) -> Iterator[Problem]:
+    """A sequence of the target is at most as long as those that it was trained on."""
+    longest = facts.max_position_embeddings
+    if max_model_len is not None and longest is not None and max_model_len > longest:
+        yield Problem(
+            where="model.max_model_len",
+            found=show(max_model_len),
+            wanted=f"at most the {longest} positions that the checkpoint was trained for",
+        )
 
 
 def _problems(facts: ModelFacts, required: set[str], target: bool) -> Iterator[Problem]:

@@ -1,11 +1,13 @@
 """Which fields of the speculative section a method reads. Anything else that is set is refused: it would be ignored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from graphspec.config.partial import readable
+import attrs
+
+from graphspec.config.partial import Partial, readable
 from graphspec.config.speculative import DraftSampleMethod, SpeculativeConfig
 from graphspec.errors import Problem
-from graphspec.fields import policies
+from graphspec.fields import evolve, policies
 from graphspec.speculators.base import SpeculatorConfig
 from graphspec.speculators.registry import known_methods, speculator_config_class
 from graphspec.text import show
@@ -66,6 +68,16 @@ def option_problems(
         yield _unread(
             "use_heterogeneous_vocab", True, name, "only draft_model maps between vocabularies"
         )
+
+
+def without_options(section: SpeculativeConfig, unread: Iterable[Problem]) -> SpeculativeConfig:
+    """The section with the options that `unread` names at their defaults: what nobody reads must decide nothing."""
+    fields = attrs.fields_dict(SpeculativeConfig)
+    names = [p.where.removeprefix("speculative.") for p in unread]
+    defaults = {name: fields[name].default for name in names}
+    if isinstance(section, Partial):
+        return section.replaced(defaults)
+    return evolve(section, **defaults)
 
 
 def _draft_model_options(name: str, section: SpeculativeConfig) -> Iterator[Problem]:

@@ -45,13 +45,20 @@ def decide_runner(
         reasons = tuple(f"runner_v2_lacks: {what}, so v1 runs" for what in lacks["v2"])
     else:
         granted, reasons = asked.value, ()
+    if asked is Runner.AUTO and lacks[granted]:
+        raise SpecError(
+            Problem(
+                where="speculative",
+                found="; ".join(f"{name} lacks {' and '.join(lacks[name])}" for name in lacks),
+                wanted="what one runner has",
+                hint="drop one of them; compilation.runner is auto, and no runner has all",
+            )
+        )
     if lacks[granted]:
         raise SpecError(
             Problem(
                 where="compilation.runner",
-                found=f"{asked.value}, which lacks {what}"
-                if asked.value == granted
-                else f"{asked.value}, and {granted} lacks {what}",
+                found=f"{granted}, which lacks {what}",
                 wanted="a runner that has it",
                 hint=f"the other runner lacks {' and '.join(lacks[_other(granted)])}: drop one of the options"
                 if lacks[_other(granted)]

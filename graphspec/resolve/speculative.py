@@ -7,18 +7,18 @@ import attrs
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.engine import EngineConfig
 from graphspec.config.model import ModelSpec
-from graphspec.config.partial import UnreadableError, attempt, found, readable
+from graphspec.config.partial import Partial, UnreadableError, attempt, found, readable
 from graphspec.config.schedule import KSchedule
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.errors import Problem, SpecError
 from graphspec.fields import evolve, policies
 from graphspec.frozen import FrozenMap
-from graphspec.resolve.checkpoint import read_checkpoint
+from graphspec.resolve.checkpoint import read_checkpoint, text_config_of
 from graphspec.resolve.depth import Depth, depth
 from graphspec.resolve.detect import Chosen, choose, draft_source
 from graphspec.resolve.draft import Draft, DraftOverrides, derive_draft, draft_overrides
 from graphspec.resolve.infer import Inferred, canonical, class_of, infer
-from graphspec.resolve.options import option_problems
+from graphspec.resolve.options import option_problems, without_options
 from graphspec.resolve.records import Note, Step
 from graphspec.resolve.runner import RunnerDecision
 from graphspec.resolve.schedule import ScheduleDecision
@@ -30,19 +30,28 @@ from graphspec.speculators.base import Setup, SpeculatorConfig
 
 @attrs.frozen(kw_only=True)
 class Outline:
-    """What the section says by itself: the method as far as it is known, and where its draft lies."""
+    """What the section says by itself: the method as far as it is known, and where its draft lies.
+
+    `section` is the user's without the options that the method does not read. Those are the `problems`.
+    """
 
     inferred: Inferred
     source: str | None
+    section: SpeculativeConfig
+    problems: tuple[Problem, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
 class Drafting:
-    """Everything about drafting that does not depend on runner, schedule and graph mode."""
+    """Everything about drafting that does not depend on runner, schedule and graph mode.
 
+    `section` is the user's without the options that the method does not read. `draft` is None where it has problems.
+    """
+
+    section: SpeculativeConfig
     chosen: Chosen
     depth: Depth
-    draft: Draft
+    draft: Draft | None
     speculator: SpeculatorConfig
     overrides: DraftOverrides | None
     notes: tuple[Note, ...]
@@ -54,8 +63,7 @@ class IncompleteError(SpecError):
 
 
 def outline(section: SpeculativeConfig, config: EngineConfig) -> Outline:
-    """The first steps, which open no file. Raises `SpecError` with everything that is not read, and its subclass
-    `IncompleteError` when something is missing."""
+    """The first steps, which open no file. Raises `IncompleteError` when something is missing that the method needs."""
     inferred = canonical(infer(section))
     cls = class_of(inferred)
     name = inferred.custom_method or inferred.method
@@ -70,13 +78,21 @@ def outline(section: SpeculativeConfig, config: EngineConfig) -> Outline:
     try:
         source = draft_source(inferred, section, config.model)
     except SpecError as error:
-        missing[:0] = error.problems
+        # A model that the method needs is missing, or one is given that it does not read.
+        (missing if inferred.model is None else unread)[:0] = error.problems
     except UnreadableError:
         if not missing and not unread:
             raise
-    if missing or unread:
-        raise (IncompleteError if missing else SpecError)([*missing, *unread])
-    return Outline(inferred=inferred, source=source)
+        if not missing:
+            raise SpecError(unread) from None
+    if missing:
+        raise IncompleteError([*missing, *unread])
+    return Outline(
+        inferred=inferred,
+        source=source,
+        section=without_options(section, unread),
+        problems=tuple(unread),
+    )
 
 
 def _missing_depth(
@@ -105,15 +121,17 @@ def _custom_class_problems(
 
 
 def drafting(
-    section: SpeculativeConfig,
-    known: Outline,
-    config: EngineConfig,
-    target: ModelSpec,
-    target_config: FrozenMap,
-) -> Drafting:
-    """The method, its depth, its draft and its options. Raises `SpecError` with the problems of all steps."""
+    known: Outline, config: EngineConfig, target: ModelSpec, target_config: FrozenMap
+) -> tuple[Drafting | None, list[Problem]]:
+    """The method, its depth, its draft and its options, and the problems of all steps.
+
+    None where depth or options have problems. Raises `SpecError` where not even the method stands.
+    """
     problems: list[Problem] = []
+    section = known.section
     raw = _read(known.source, config, target_config)
+    # Methods compare the draft with the language model, which may lie several levels deep.
+    target_config = text_config_of(target_config)
     chosen = choose(known.inferred, known.source, raw)
     overrides = None
     adapted = raw
@@ -125,51 +143,54 @@ def drafting(
         chosen = attrs.evolve(chosen, cls=special)
     if known.inferred.method is None:
         problems.extend(option_problems(chosen.name, chosen.cls, section))
+        section = without_options(section, problems)
     deep = attempt(lambda: depth(chosen, section, adapted), problems)
-    if deep is None:
-        raise SpecError(problems)
+    # The draft's other problems do not depend on k.
+    k = deep.k if deep is not None else 1
     draft = attempt(
-        lambda: _derived(
-            chosen, section, known.source, adapted, deep.k, config, target, target_config
-        ),
+        lambda: _derived(chosen, section, known.source, adapted, k, config, target, target_config),
         problems,
     )
-    if draft is not None:
-        problems.extend(
-            verify(
-                chosen,
-                section,
-                draft,
-                draft_config=adapted,
-                target=target,
-                target_config=target_config,
-                config=config,
-            )
+    problems.extend(
+        verify(
+            chosen,
+            section,
+            draft,
+            draft_config=adapted,
+            target=target,
+            target_config=target_config,
+            config=config,
         )
-    setup = Setup(
-        section=section, target=target_config, draft=adapted, num_speculative_tokens=deep.k
     )
+    if deep is None:
+        return None, problems
+    setup = Setup(section=section, target=target_config, draft=adapted, num_speculative_tokens=k)
     speculator = attempt(lambda: _configured(chosen.cls, setup), problems)
-    if problems or draft is None or speculator is None:
-        raise SpecError(problems)
-    asked = notes_of(chosen, section, async_scheduling=config.scheduler.async_scheduling)
-    return Drafting(
+    if speculator is None:
+        return None, problems
+    asked = readable(readable(config, "scheduler", Partial({})), "async_scheduling", False)
+    notes = attempt(lambda: tuple(notes_of(chosen, section, async_scheduling=asked)), problems)
+    made = Drafting(
+        section=section,
         chosen=chosen,
         depth=deep,
         draft=draft,
         speculator=speculator,
         overrides=overrides,
-        notes=(*chosen.notes, *deep.notes, *draft.notes, *asked),
-        steps=tuple(_trace(known, chosen, deep, draft, speculator)),
+        notes=(*chosen.notes, *deep.notes, *(draft.notes if draft else ()), *(notes or ())),
+        steps=tuple(_trace(known, chosen, deep, draft, speculator)) if draft else (),
     )
+    return made, problems
 
 
 def _read(source: str | None, config: EngineConfig, target_config: FrozenMap) -> FrozenMap | None:
     if source is None:
         return None
     if source in (config.model.source, config.model.weights):
-        # Drafts inside the target's checkpoint see the user's overrides of it: they are one config.
-        return target_config
+        # Drafts inside the target's checkpoint see the user's overrides of it: they are one config. A function among
+        # them acts after the rewriting, so it must not have acted before.
+        by_function = isinstance(config.model.hf_overrides, str)
+        return read_checkpoint(config.model.source) if by_function else target_config
     return read_checkpoint(source, "speculative.model")
 
 
@@ -261,6 +282,7 @@ def speculative_spec(
 ) -> SpeculativeSpec:
     """The resolved section. The schedule ends at the requests that a step can hold."""
     dense = schedule.granted.dense[: max_num_seqs + 1]
+    assert made.draft is not None
     return SpeculativeSpec(
         method=made.chosen.method,
         custom_method=made.chosen.custom_method,

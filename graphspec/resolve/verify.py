@@ -24,18 +24,18 @@ from graphspec.text import show
 def verify(
     chosen: Chosen,
     section: SpeculativeConfig,
-    draft: Draft,
+    draft: Draft | None,
     *,
     draft_config: FrozenMap | None,
     target: ModelSpec,
     target_config: FrozenMap,
     config: EngineConfig,
 ) -> Iterator[Problem]:
-    """Every rule that is broken, of those whose fields could be read."""
+    """Every rule that is broken, of those whose fields could be read. `draft` is None where deriving it failed."""
     rules: tuple[Callable[[], Iterable[Problem]], ...] = (
         lambda: _head_type(section, draft, draft_config),
         lambda: _checkpoint(chosen, section, draft_config, target_config),
-        lambda: _vocabularies(chosen, section, draft, target),
+        lambda: _vocabularies(chosen, section, draft_config, target),
         lambda: _sampling(chosen, section),
         lambda: _candidates(section, draft),
         lambda: _split_prompts(chosen, config.parallel),
@@ -53,8 +53,10 @@ def _checkpoint(
         yield from (p.under("speculative") for p in broken)
 
 
-def _candidates(section: SpeculativeConfig, draft: Draft) -> Iterator[Problem]:
-    if section.dspark_draft_topk is not None and draft.parallel.tensor_parallel_size != 1:
+def _candidates(section: SpeculativeConfig, draft: Draft | None) -> Iterator[Problem]:
+    if section.dspark_draft_topk is None or draft is None:
+        return
+    if draft.parallel.tensor_parallel_size != 1:
         yield Problem(
             where="speculative.dspark_draft_topk",
             found=f"{section.dspark_draft_topk} on {draft.parallel.tensor_parallel_size} devices",
@@ -74,9 +76,11 @@ def _split_prompts(chosen: Chosen, parallel: ParallelConfig) -> Iterator[Problem
 
 
 def _head_type(
-    section: SpeculativeConfig, draft: Draft, config: FrozenMap | None
+    section: SpeculativeConfig, draft: Draft | None, config: FrozenMap | None
 ) -> Iterator[Problem]:
-    if section.draft_lm_head_quantization is None or draft.model is None or config is None:
+    if section.draft_lm_head_quantization is None or draft is None or config is None:
+        return
+    if draft.model is None:
         return
     head = facts_of(config).head_dtype
     if head is not None and head != draft.model.dtype.value:
@@ -89,13 +93,13 @@ def _head_type(
 
 
 def _vocabularies(
-    chosen: Chosen, section: SpeculativeConfig, draft: Draft, target: ModelSpec
+    chosen: Chosen, section: SpeculativeConfig, config: FrozenMap | None, target: ModelSpec
 ) -> Iterator[Problem]:
-    if not chosen.cls.draft_has_own_vocab or draft.model is None:
+    if not chosen.cls.draft_has_own_vocab or config is None:
         return
-    ours, theirs = draft.model.vocab_size, target.vocab_size
+    ours, theirs = facts_of(config).vocab_size, target.vocab_size
     if not section.use_heterogeneous_vocab:
-        if ours != theirs:
+        if ours is not None and ours != theirs:
             yield Problem(
                 where="speculative.model",
                 found=f"a draft with {ours} tokens",

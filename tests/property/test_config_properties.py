@@ -1,6 +1,5 @@
 """Generated configs: good ones resolve to one contract and one hash everywhere, bad ones only ever raise ours."""
 
-import contextlib
 import copy
 import json
 
@@ -8,10 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from graphspec.capture.plan import plan_capture
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import GraphspecError, SpecError
 from graphspec.fields import Stage
 from graphspec.formats.yaml_reader import read_yaml
+from graphspec.resolve import check
+from graphspec.testing.strategies import engine_configs
+from support.peer_cases import folder
 from support.specs import config_folder, plain_config, run_python
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -99,6 +102,32 @@ def test_the_contract_keeps_its_own_rules(source, config):
     assert bool(spec.mode.reasons) is (spec.mode.asked is not spec.mode.granted)
 
 
+@given(config=sections(), budget=st.integers(1, 90))
+def test_a_tight_budget_grants_as_many_requests_as_fit(source, config, budget):
+    """max_num_seqs is lowered to the most requests whose steps all fit, with a note, and never further.
+
+    Refused is only what cannot be served at all: less than a token for each request, or than one request's drafts.
+    """
+    data = placed(config, source)
+    asked = data["scheduler"]["max_num_seqs"]
+    whole = EngineConfig.from_dict(data).resolve()
+    data["scheduler"]["max_num_batched_tokens"] = budget
+    tokens = [b * (1 + whole.schedule.k_for(b)) for b in range(1, asked + 1)]
+    made = check(data)
+    if made.spec is None:
+        assert [p.where for p in made.problems] == ["scheduler.max_num_batched_tokens"]
+        assert budget < max(asked, tokens[0])
+        return
+    spec = made.spec
+    granted = spec.scheduler.max_num_seqs
+    assert all(t <= budget for t in tokens[:granted])
+    assert granted == asked or tokens[granted] > budget
+    assert spec.schedule.dense == whole.schedule.dense[: granted + 1]
+    assert [n.code for n in spec.notes] == ["max_num_seqs_lowered"] * (granted < asked)
+    plan = plan_capture(spec)
+    assert all(key.bucket <= granted and key.tokens <= budget for key in plan.keys)
+
+
 scalars = (
     st.none()
     | st.booleans()
@@ -132,14 +161,28 @@ junk = st.recursive(
 )
 
 
-def only_ours(data):
-    """Reading raises nothing but SpecError; resolving what was accepted nothing but our errors."""
+def attempt(call, kind):
+    """What a call gives and None, or None and the error of this kind that it raises."""
     try:
-        config = EngineConfig.from_dict(data)
-    except SpecError:
+        return call(), None
+    except kind as error:
+        return None, error
+
+
+def only_ours(data):
+    """Reading raises nothing but SpecError, resolving nothing but our errors, and checking has what both say."""
+    made = check(data)
+    assert (made.spec is None) is bool(made.problems)
+    config, refused = attempt(lambda: EngineConfig.from_dict(data), SpecError)
+    if config is None:
+        assert made.problems[: len(refused.problems)] == refused.problems
+        assert "Partial" not in str(made.error())
         return
-    with contextlib.suppress(GraphspecError):
-        config.resolve()
+    spec, refused = attempt(config.resolve, GraphspecError)
+    assert spec == made.spec
+    if spec is None:
+        assert type(refused) is type(made.error())
+        assert refused.problems == made.problems
 
 
 @given(junk)
@@ -166,6 +209,26 @@ def test_a_good_config_with_one_bad_value_raises_only_ours(source, config, steps
     """One value of a good config replaced by junk, at any depth."""
     data = placed(config, source)
     replace_one(data, steps, value)
+    only_ours(data)
+
+
+TARGET, DRAFTS = (
+    "target-llama",
+    {"draft_model": "draft-llama", "eagle": "eagle-head", "eagle3": "eagle3-head"},
+)
+
+
+@given(
+    config=engine_configs(folder(TARGET), {m: folder(d) for m, d in DRAFTS.items()}),
+    changes=st.lists(
+        st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=4), junk), min_size=1, max_size=3
+    ),
+)
+def test_several_bad_values_with_any_method_raise_only_ours(config, changes):
+    """Up to three values of a config with any drafting method replaced by junk: one report, and no step trips."""
+    data = copy.deepcopy(config)
+    for steps, value in changes:
+        replace_one(data, steps, value)
     only_ours(data)
 
 

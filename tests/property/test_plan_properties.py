@@ -43,7 +43,10 @@ def plan_of(base, schedule, mode=CudagraphMode.FULL_AND_PIECEWISE):
         attrs.evolve(
             base,
             scheduler=attrs.evolve(base.scheduler, max_num_seqs=schedule.max_num_seqs),
-            speculative=attrs.evolve(base.speculative, schedule=schedule),
+            speculative=attrs.evolve(
+                base.speculative,
+                schedule=attrs.evolve(base.speculative.schedule, granted=schedule),
+            ),
             mode=attrs.evolve(base.mode, asked=mode, granted=mode),
         )
     )

@@ -13,7 +13,7 @@ import pytest
 
 from graphspec.cli.check import check
 from graphspec.cli.common import run
-from graphspec.errors import Problem
+from graphspec.errors import Problem, SpecError
 from graphspec.formats.read import read_document
 from graphspec.speculators import registry
 from support.specs import ROOT
@@ -30,6 +30,9 @@ MACHINE = {
     "package-absent.yaml",
 }
 """Files that are as they should be, on a machine that lacks what they name."""
+
+WHOLE_FILE = {"alias-bomb.yaml", "alias-of-itself.yaml", "not-utf-8.yaml", "utf-16.yaml"} | MACHINE
+"""Files whose report names no line: what is wrong is no single place, or lies outside of the file."""
 
 HEADLINES = {2: "error: the config is not usable", 3: "error: this machine lacks something"}
 PLACE = re.compile(r"(?P<file>[^:\s]+):(?P<line>\d+)(:\d+)?(: (?P<path>\S.*))?")
@@ -99,46 +102,61 @@ def test_a_report_has_one_shape(ran, name):
     headline, problems = parsed(report)
     count = f" ({len(problems)} problems)" if len(problems) > 1 else ""
     assert headline == f"{HEADLINES[code]}{count}:"
-    assert {placed(p)[0] for p in problems} == {str(FOLDER / name)}
+    if name not in WHOLE_FILE:
+        assert {placed(p)[0] for p in problems} == {str(FOLDER / name)}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_problem_comes_twice(ran, name):
     """No two problems of a report say the same of one place."""
     _, problems = parsed(ran(name)[1].err)
-    said = [(p["where"], p["found"], p["wanted"]) for p in problems]
+    said = [tuple(p.values()) for p in problems]
     assert len(set(said)) == len(said)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - WHOLE_FILE))
 def test_a_problem_is_where_its_key_is(ran, name):
-    """The line of a problem has the last key of its path; of one that nobody wrote, the nearest key around it."""
-    lines = (ROOT / FOLDER / name).read_bytes().decode("utf-8", "replace").splitlines()
+    """The line of a problem has the last key of its path; of a key that nobody wrote, the nearest one around it."""
+    lines = (ROOT / FOLDER / name).read_text().splitlines()
+    data = data_of(name)
     for problem in parsed(ran(name)[1].err)[1]:
         _, number, path = placed(problem)
         assert 1 <= number <= max(1, len(lines))
         if path is not None:
-            assert holds(lines, number, path, problem["found"]), (problem, lines[number - 1])
+            *_, last = ["", *written_part(path, data)]
+            assert holds(lines[number - 1] if lines else "", last, problem), problem
 
 
-def holds(lines, number, path, found):
-    """Whether the line has the innermost part of the path that the file has at all."""
-    line = lines[number - 1] if lines else ""
-    if path.endswith("]"):
-        value = found.split(" ")[0].strip("'[]{},")
-        return value in line or value in ("nothing", "true")
-    for part in reversed(re.split(r"[.\[\]: ]+", path)):
-        if key_in(part, line):
-            return True
-        if any(key_in(part, other) for other in lines):
-            return False
-    return number == 1 or not any(key_in(r"\w+", other) for other in lines[: number - 1])
+def data_of(name):
+    """The data of a file; None where its reader refuses it, and then only keys that are in it have problems."""
+    try:
+        return read_document(str(ROOT / FOLDER / name)).data
+    except SpecError:
+        return None
 
 
-def key_in(name, line):
-    """Whether the line has this key, in either spelling, of a mapping in any of the formats, or of a table's header."""
-    spelled = name.replace("_", "[-_]")
-    return re.search(rf"""(?<![\w-]){spelled}['"]?\s*([:=\].]|$)""", line)
+def written_part(path, data):
+    """The keys of a dotted path as far as the data has them, all of them if there is no data."""
+    for part in re.findall(r"[^.\[\]]+", re.split(r"[: ]", path)[0]):
+        if data is None:
+            yield part
+        elif isinstance(data, list):
+            data = data[int(part)]
+            yield int(part)
+        else:
+            spelled = {key.replace("-", "_"): key for key in data or {}} | {k: k for k in data or {}}
+            if part not in spelled:
+                return
+            data = data[spelled[part]]
+            yield spelled[part]
+
+
+def holds(line, last, problem):
+    """Whether the line has the key, or the value that stands in the place of a number in a list."""
+    if isinstance(last, int):
+        shown = re.match(r"'?(\[?[^ ',\]]*)", problem["found"])[1]
+        return shown in line or shown == "nothing"
+    return re.search(rf"""(^|[\s,{{."'\[]){re.escape(last)}['"]?\s*([:=\].]|$)""", line)
 
 
 @pytest.mark.parametrize("name", ["wrong-types.yaml", "counts.json", "switches.toml"])
@@ -146,9 +164,8 @@ def test_nothing_is_coerced(ran, name):
     """Of values that would do if they were turned into another type, every single one is a problem."""
     data = read_document(str(ROOT / FOLDER / name)).data
     refused = {placed(p)[2] for p in parsed(ran(name)[1].err)[1]}
-    right = {"model.source": data["model"]["source"], "speculative.method": "ngram"}
-    written = dict(leaves(data, ""))
-    assert refused == {path for path, value in written.items() if right.get(path) != value}
+    right = [("model.source", data["model"]["source"]), ("speculative.method", "ngram")]
+    assert refused == {path for path, value in leaves(data, "") if (path, value) not in right}
     assert len(refused) > 5
 
 

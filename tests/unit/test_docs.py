@@ -1,22 +1,29 @@
 """The pages are true: their Python runs, their links lead somewhere, and no config field is missing."""
 
+import enum
 import importlib
 import pkgutil
 import re
 import tomllib
+import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 import graphspec.config
 import graphspec.resolve
 import graphspec.speculators
+from graphspec.annotations import alternatives, is_mapping
 from graphspec.cache.load import UnitResult
 from graphspec.cache.store import Outcome
 from graphspec.capture.report import Decisions, GraphReport, WarmupReport
 from graphspec.config.compilation import CudagraphMode
-from graphspec.fields import is_config_class, policies
+from graphspec.config.engine import EngineConfig
+from graphspec.config.speculative import SpeculativeConfig
+from graphspec.fields import FieldPolicy, field_types, is_config_class, policies
 from graphspec.resolve.decision import ModeDecision
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,17 +97,106 @@ def test_relative_links_lead_somewhere(page):
         )
 
 
+def kind(annotation: Any, policy: FieldPolicy) -> str:
+    """A type as people say it, with the field's bounds. That nothing is accepted too, the default says."""
+    parts = [p for p in alternatives(annotation) if p is not type(None)]
+    if len(parts) > 1:
+        return " or ".join(kind(p, policy) for p in parts)
+    (part,) = parts
+    if typing.get_origin(part) is tuple:
+        items = typing.get_args(part)
+        item = kind(items[0], policy).replace("list of", "lists of", 1)
+        count = "" if items[-1] is Ellipsis else f"{len(items)} "
+        return f"list of {count}{item.removesuffix('s')}s"
+    if is_mapping(part):
+        return "mapping"
+    if isinstance(part, type) and issubclass(part, enum.Enum):
+        return ", ".join(f"`{member.value}`" for member in part)
+    if is_config_class(part):
+        return "section"
+    return WORDS[part] + bounds(policy) * (part in (int, float))
+
+
+WORDS = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def bounds(policy: FieldPolicy) -> str:
+    low, high = policy.minimum, policy.maximum
+    if low is None:
+        return "" if high is None else f" <= {high}"
+    return f" >= {low}" if high is None else f", {low} to {high}"
+
+
+def default_of(cls: type, field: str) -> str:
+    """What stands for a field that is not written."""
+    value = attrs.fields_dict(cls)[field].default
+    if value is attrs.NOTHING:
+        return "required"
+    if is_config_class(type(value)):
+        return "its defaults"
+    if value is None or isinstance(value, bool):
+        return "nothing" if value is None else str(value).lower()
+    if isinstance(value, enum.Enum):
+        return f"`{value.value}`"
+    return f"`{value}`" if isinstance(value, str) else str(value) if value else "empty"
+
+
+def row(cls: type, field: str) -> str:
+    """The line of docs/config.md for a field: what its declaration says. Only what users write has type and default."""
+    policy = policies(cls)[field]
+    text = policy.doc if policy.stage else f"{policy.doc} In no key: {policy.reason}."
+    cells = [f"`{field}`", policy.stage.name if policy.stage else "none", text]
+    if cls in WRITTEN:
+        cells[1:1] = [kind(field_types(cls)[field], policy), default_of(cls, field)]
+    return f"| {' | '.join(cells)} |"
+
+
+def reachable(cls: type) -> Iterator[type]:
+    yield cls
+    for annotation in field_types(cls).values():
+        for part in filter(is_config_class, alternatives(annotation)):
+            yield from reachable(part)
+
+
+WRITTEN = set(reachable(EngineConfig))
+"""Classes of the sections that users write."""
+
+
+def section_of(text: str, name: str) -> str:
+    """The part of a page from the heading that has `name` in it to the next of its level."""
+    for heading in HEADING.finditer(text):
+        if name in heading["title"]:
+            rest = text[heading.end() :]
+            level = len(heading["level"])
+            end = re.search(rf"^#{{1,{level}}} ", rest, re.MULTILINE)
+            return rest[: end.start()] if end else rest
+    return ""
+
+
 @pytest.mark.parametrize("cls", config_classes(), ids=lambda cls: cls.__name__)
 def test_config_page_has_every_field(cls):
-    """docs/config.md has a heading for each config class, and below it a row for each field with the key it enters."""
-    text = (ROOT / "docs" / "config.md").read_text()
-    parts = re.split(r"^#{3,4} ", text, flags=re.MULTILINE)
-    section = next((p for p in parts if f"`{cls.__name__}`" in p.splitlines()[0]), "")
+    """docs/config.md has a heading for each config class, and below it a row for each field, as its declaration says."""
+    section = section_of((ROOT / "docs" / "config.md").read_text(), f"`{cls.__name__}`")
     assert section, f"no heading names `{cls.__name__}`"
-    rows = {line.split("|")[1].strip(): line for line in section.splitlines() if line[:1] == "|"}
-    for field, policy in policies(cls).items():
-        cells = [cell.strip() for cell in rows.get(f"`{field}`", "").split("|")]
-        assert (policy.stage.name if policy.stage else "none") in cells, (field, cells)
+    missing = [line for f in policies(cls) if (line := row(cls, f)) not in section.splitlines()]
+    assert not missing, "\n".join(missing)
+
+
+def test_config_page_has_no_row_of_a_field_that_is_gone():
+    """A field that is renamed or removed leaves no row behind."""
+    text = (ROOT / "docs" / "config.md").read_text()
+    rows = {row(cls, field) for cls in config_classes() for field in policies(cls)}
+    printed = re.findall(r"^\| `.* \| (?:COMPILE|CAPTURE|none) \| .*$", text, re.MULTILINE)
+    assert [line for line in printed if line not in rows] == []
+
+
+@pytest.mark.parametrize("group", {p.group for p in policies(SpeculativeConfig).values()})
+def test_config_page_groups_the_speculative_fields(group):
+    """Each group of the speculative section is a heading on the page with the rows of its fields and no others."""
+    text = (ROOT / "docs" / "config.md").read_text()
+    part = section_of(section_of(text, "`SpeculativeConfig`"), group.capitalize())
+    fields = [name for name, policy in policies(SpeculativeConfig).items() if policy.group == group]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == fields
 
 
 def test_design_page_has_the_import_layers():
