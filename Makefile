@@ -57,6 +57,7 @@ gpu-check:
 	$(PYTHON) -P -m pytest tests/gpu -q -m gpu
 
 bench: $(VENV)/.ready
+	$(BIN)/python bench/resolve.py
 	$(BIN)/python bench/warm_start.py
 	$(BIN)/python bench/second_warmup.py
 

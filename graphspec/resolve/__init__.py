@@ -204,11 +204,11 @@ def _finish(
             mode_facts(
                 config,
                 target.facts,
-                section,
                 runner=runner,
                 schedule=granted,
                 k=k,
                 max_num_seqs=most,
+                section=section,
             ),
             strict=config.compilation.strict,
         )

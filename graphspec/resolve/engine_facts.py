@@ -12,17 +12,18 @@ from graphspec.resolve.runner import RunnerDecision
 def mode_facts(
     config: EngineConfig,
     model: ModelFacts,
-    section: SpeculativeConfig | None,
     *,
     runner: RunnerDecision,
     schedule: KSchedule,
     k: int,
     max_num_seqs: int,
+    section: SpeculativeConfig | None = None,
 ) -> ModeFacts:
     """The target's facts. A draft has its own; none of its numbers enters here.
 
-    `section` is the speculative section without what its method does not read.
+    `section` is the speculative section where it is not the config's own: without what its method does not read.
     """
+    section = config.speculative if section is None else section
     asked, splitting = config.compilation, config.compilation.splitting_ops
     connector = config.kv_cache.connector
     return ModeFacts(
