@@ -27,6 +27,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "schema": ("graphspec.cli.schema:schema", "The JSON Schema of config files."),
     "methods": ("graphspec.cli.methods:methods", "Compare the drafting methods."),
+    "keys": (
+        "graphspec.cli.keys:keys",
+        "What keys are made of, and golden keys that show when one changes.",
+    ),
     "cache": ("graphspec.cli.cache:cache", "Look into the cache folder."),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }

@@ -95,18 +95,18 @@ def run(command: click.Command, arguments: list[str]) -> int:
     return result if isinstance(result, int) else FINE
 
 
-def _visible(text: str, keep: str = "") -> str:
+def _visible(text: str) -> str:
     """The text with what a terminal would hide, or obey, as escapes: keys and values may hold any character."""
-    return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def report(error: GraphspecError, *, as_json: bool) -> None:
     """An error as text on standard error, or as one JSON object on standard output."""
     if not as_json:
         shown = [
-            attrs.evolve(p, where=_visible(p.where), found=_visible(p.found, keep="\n"))
+            attrs.evolve(
+                p, where=_visible(p.where), found="\n".join(map(_visible, p.found.split("\n")))
+            )
             for p in error.problems
         ]
         click.echo(f"error: {type(error)(shown)}", err=True)

@@ -12,8 +12,6 @@ none is the prefix of another. Stated rules:
 - callables, tensors, open files and everything else are refused with the path of the value.
 """
 
-import enum
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 import attrs
 
 from graphspec.errors import KeyFactorError, Problem
+from graphspec.keys.writers import WRITERS, NotEncodableError, frame
 from graphspec.text import show
 
 EPOCH = 1
@@ -34,7 +33,10 @@ def encode(value: Any) -> bytes:
     b'd31:s1:ki1:4s5:modest11:s4:fullb1:1'
     """
     try:
-        return _one(value, "value")
+        try:
+            return WRITERS[type(value)](value)
+        except NotEncodableError:
+            raise KeyFactorError(_first_refusal(value, "value")) from None
     except RecursionError:
         raise KeyFactorError(
             Problem(
@@ -45,48 +47,37 @@ def encode(value: Any) -> bytes:
         ) from None
 
 
-def _frame(tag: bytes, body: bytes) -> bytes:
-    return b"%b%d:%b" % (tag, len(body), body)
+def _first_refusal(value: Any, path: str) -> Problem:
+    for below, inner in _inside(value, path):
+        try:
+            WRITERS[type(inner)](inner)
+        except NotEncodableError:
+            return _first_refusal(inner, below)
+    return _refusal(value, path)
 
 
-def _parts(value: Any, path: str) -> Iterator[bytes]:
-    leaf = _LEAVES.get(type(value))
-    if leaf is not None:
-        yield _frame(*leaf(value, path))
-        return
-    yield _frame(*_composite(value, path))
-
-
-def _one(value: Any, path: str) -> bytes:
-    return b"".join(_parts(value, path))
-
-
-def _composite(value: Any, path: str) -> tuple[bytes, bytes]:
-    if isinstance(value, enum.Enum):
-        return b"e", _one(_class_name(type(value)), path) + _one(value.name, path)
+def _inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)):
-        named = {a.name: getattr(value, a.name) for a in attrs.fields(type(value))}
-        return b"o", _one(_class_name(type(value)), path) + _one(named, path)
-    if isinstance(value, Mapping):
-        pairs = sorted((_one(k, f"{path} key"), _one(v, _below(path, k))) for k, v in value.items())
-        return b"d", b"".join(k + v for k, v in pairs)
-    if isinstance(value, frozenset | set):
-        return b"S", b"".join(sorted(_one(v, f"{path} member") for v in value))
-    if isinstance(value, tuple):
-        return b"t", b"".join(_one(v, f"{path}[{i}]") for i, v in enumerate(value))
-    if isinstance(value, list):
-        return b"l", b"".join(_one(v, f"{path}[{i}]") for i, v in enumerate(value))
-    if _class_name(type(value)) == "torch.dtype":
-        return b"y", str(value).encode()
-    raise KeyFactorError(_refusal(value, path))
-
-
-def _below(path: str, key: Any) -> str:
-    return f"{path}.{key}" if isinstance(key, str) else f"{path}[{show(key)}]"
+        yield from ((f"{path}.{a.name}", getattr(value, a.name)) for a in attrs.fields(type(value)))
+    elif isinstance(value, Mapping):
+        for k, v in value.items():
+            yield f"{path} key", k
+            yield f"{path}.{k}" if isinstance(k, str) else f"{path}[{show(k)}]", v
+    elif isinstance(value, frozenset | set):
+        yield from ((f"{path} member", v) for v in value)
+    elif isinstance(value, tuple | list):
+        yield from ((f"{path}[{i}]", v) for i, v in enumerate(value))
 
 
 def _refusal(value: Any, path: str) -> Problem:
     kind = type(value)
+    if kind is str:
+        return Problem(
+            where=path,
+            found="a string with a lone surrogate",
+            wanted="text that UTF-8 can hold",
+            hint="such strings come from undecodable file names; use the name's bytes",
+        )
     if isinstance(value, os.PathLike):
         hint = "a location must not enter a key: declare the field unkeyed, or key the content's digest"
     elif callable(value):
@@ -101,43 +92,6 @@ def _refusal(value: Any, path: str) -> Problem:
         wanted="None, bool, int, float, str, bytes, enum, list, tuple, set, mapping, attrs object or torch dtype",
         hint=hint,
     )
-
-
-def _class_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _integer(value: int, path: str) -> tuple[bytes, bytes]:
-    # Text of more than 4300 digits is refused by int's own conversion, so large ones go by hexadecimal.
-    return (b"i", b"%d" % value) if abs(value) < 1 << 63 else (b"I", hex(value).encode())
-
-
-def _float(value: float, path: str) -> tuple[bytes, bytes]:
-    return b"f", (b"nan" if math.isnan(value) else value.hex().encode())
-
-
-def _string(value: str, path: str) -> tuple[bytes, bytes]:
-    try:
-        return b"s", value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise KeyFactorError(
-            Problem(
-                where=path,
-                found="a string with a lone surrogate",
-                wanted="text that UTF-8 can hold",
-                hint="such strings come from undecodable file names; use the name's bytes",
-            )
-        ) from None
-
-
-_LEAVES: Mapping[type, Callable[[Any, str], tuple[bytes, bytes]]] = {
-    type(None): lambda value, path: (b"n", b""),
-    bool: lambda value, path: (b"b", b"1" if value else b"0"),
-    int: _integer,
-    float: _float,
-    str: _string,
-    bytes: lambda value, path: (b"x", value),
-}
 
 
 @attrs.frozen
@@ -185,18 +139,18 @@ def decode(data: bytes) -> Any:
 def encode_decoded(value: Any) -> bytes:
     """The bytes that `decode` read `value` from."""
     if isinstance(value, EnumName):
-        return _frame(b"e", encode_decoded(value.cls) + encode_decoded(value.member))
+        return frame(b"e", encode_decoded(value.cls) + encode_decoded(value.member))
     if isinstance(value, Record):
-        return _frame(b"o", encode_decoded(value.cls) + encode_decoded(value.fields))
+        return frame(b"o", encode_decoded(value.cls) + encode_decoded(value.fields))
     if isinstance(value, DtypeName):
-        return _frame(b"y", value.name.encode())
+        return frame(b"y", value.name.encode())
     if isinstance(value, Mapping):
         pairs = sorted((encode_decoded(k), encode_decoded(v)) for k, v in value.items())
-        return _frame(b"d", b"".join(k + v for k, v in pairs))
+        return frame(b"d", b"".join(k + v for k, v in pairs))
     if isinstance(value, frozenset):
-        return _frame(b"S", b"".join(sorted(encode_decoded(v) for v in value)))
+        return frame(b"S", b"".join(sorted(encode_decoded(v) for v in value)))
     if isinstance(value, tuple | list):
-        return _frame(
+        return frame(
             b"t" if isinstance(value, tuple) else b"l", b"".join(encode_decoded(v) for v in value)
         )
     return encode(value)

@@ -1,5 +1,6 @@
 """The factor tree of a config class: what enters the key of a stage, by name, and the hash of it."""
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -7,6 +8,16 @@ import xxhash
 
 from graphspec.fields import Stage, is_config_class, policies
 from graphspec.keys.encoding import EPOCH, encode
+from graphspec.keys.writers import (
+    WRITERS,
+    NotEncodableError,
+    Writer,
+    Writers,
+    attributes,
+    class_name,
+    frame,
+    sequence_writer,
+)
 
 CLASS = ""
 """Name under which a tree node keeps the class it came from; no field can have it."""
@@ -63,9 +74,58 @@ def classes_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from classes_of(value, path)
 
 
+class _FactorWriters(Writers):
+    """Writes a config object as the encoding of its factor tree for one stage, without building the tree."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def writer_for(self, cls: type) -> Writer:
+        if is_config_class(cls):
+            return self._section_writer(cls)
+        if issubclass(cls, tuple):
+            return sequence_writer(b"t", self)
+        return WRITERS[cls]
+
+    def _section_writer(self, cls: Any) -> Writer:
+        kept = {
+            encode(name): name
+            for name, policy in policies(cls).items()
+            if self._stage.covers(policy.stage)
+        }
+        heads = sorted(kept)
+        values_of = attributes([kept[head] for head in heads])
+        adds = hasattr(cls, "key_factors")
+        # The empty name stands before all others.
+        first = encode(CLASS) + encode(class_name(cls))
+
+        def write(section: Any) -> bytes:
+            values = [self[type(v)](v) for v in values_of(section)]
+            more = section.key_factors(self._stage) if adds else None
+            if more:
+                fields = dict(zip(heads, values, strict=True))
+                fields |= {encode(k): WRITERS[type(v)](v) for k, v in more.items()}
+                return frame(b"d", first + b"".join([h + fields[h] for h in sorted(fields)]))
+            return frame(b"d", first + b"".join(map(operator.add, heads, values)))
+
+        return write
+
+
+_WRITERS = {stage: _FactorWriters(stage) for stage in Stage}
+
+
 def key_text(section: Any, stage: Stage) -> bytes:
     """The canonical bytes that `compute_hash` digests: epoch, stage and factor tree."""
-    return encode({"epoch": EPOCH, "stage": stage.value, "factors": factor_tree(section, stage)})
+    try:
+        factors = _WRITERS[stage][type(section)](section)
+    except (NotEncodableError, RecursionError):
+        # Built as a tree, the same is refused with its path.
+        return encode(
+            {"epoch": EPOCH, "stage": stage.value, "factors": factor_tree(section, stage)}
+        )
+    head = encode("epoch") + encode(EPOCH) + encode("stage") + encode(stage.value)
+    return frame(b"d", head + encode("factors") + factors)
 
 
 def compute_hash(section: Any, stage: Stage) -> str:

@@ -187,10 +187,11 @@ def _refuse_other_kind(
 def _more_special(cls: type[SpeculatorConfig], config: FrozenMap) -> str | None:
     """The registered method that the checkpoint names itself, if its class is a form of `cls` with the same base."""
     own = config.get("speculator_config_class")
-    named = registered_class(own) if isinstance(own, str) else None
-    if named is None or not issubclass(named, cls) or named.base_method != cls.base_method:
+    if not isinstance(own, str):
         return None
-    return own
+    named = registered_class(own)
+    fits = named is not None and issubclass(named, cls) and named.base_method == cls.base_method
+    return own if fits else None
 
 
 def _described(config: FrozenMap) -> str:

@@ -72,11 +72,12 @@ def option_problems(
 
 def without_options(section: SpeculativeConfig, unread: Iterable[Problem]) -> SpeculativeConfig:
     """The section with the options that `unread` names at their defaults: what nobody reads must decide nothing."""
-    fields = attrs.fields_dict(SpeculativeConfig)
+    fields = attrs.fields_dict(SpeculativeConfig)  # type: ignore[arg-type]
     names = [p.where.removeprefix("speculative.") for p in unread]
     defaults = {name: fields[name].default for name in names}
     if isinstance(section, Partial):
-        return section.replaced(defaults)
+        replaced: SpeculativeConfig = section.replaced(defaults)
+        return replaced
     return evolve(section, **defaults)
 
 

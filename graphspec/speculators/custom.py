@@ -55,7 +55,7 @@ class CustomClassSpeculatorConfig(SpeculatorConfig):
             raise SpecError(
                 Problem(
                     where="model",
-                    found=show(model),
+                    found=show(model) if model else "nothing (null) for method custom_class",
                     wanted="the import path of a class, as in package.module.ClassName",
                 )
             )

@@ -7,12 +7,15 @@ Nothing in graphspec names this module. Its distribution registers it under the 
 from typing import ClassVar, Self
 
 from graphspec.config.speculative import SpeculativeConfig
+from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
 from graphspec.speculators import checkpoint
 from graphspec.speculators.base import Checkpoint, Setup
 from graphspec.speculators.eagle import EagleSpeculatorConfig
+from graphspec.text import show
 
+_HEADS = "medusa_num_heads"
 _FROM_TARGET = (
     "hidden_size",
     "vocab_size",
@@ -63,7 +66,7 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
     @classmethod
     def declares(cls, config: Checkpoint) -> bool:
         """The heads' own fields."""
-        return "medusa_num_heads" in config
+        return _HEADS in config
 
     @classmethod
     def adapt_draft_model_config(cls, config: Checkpoint, target: Checkpoint) -> Checkpoint:
@@ -81,16 +84,33 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
         )
 
     @classmethod
+    def checkpoint_problems(
+        cls, config: Checkpoint, target: Checkpoint, section: SpeculativeConfig
+    ) -> list[Problem]:
+        """Width as for any head, and not more drafts than heads."""
+        problems = super().checkpoint_problems(config, target, section)
+        heads, k = checkpoint.find_count(config, _HEADS), section.num_speculative_tokens
+        if heads is not None and k is not None and k > heads:
+            problems.append(
+                Problem(
+                    where="num_speculative_tokens",
+                    found=show(k),
+                    wanted=f"at most the checkpoint's {heads} heads, one a draft",
+                )
+            )
+        return problems
+
+    @classmethod
     def default_depth(cls, section: SpeculativeConfig, config: Checkpoint | None) -> int | None:
         """One draft a head."""
-        return checkpoint.find_count(config or {}, "medusa_num_heads")
+        return checkpoint.find_count(config or {}, _HEADS)
 
     @classmethod
     def configure(cls, setup: Setup) -> Self:
         """Heads as the checkpoint states; `top_k` from ``speculator_options``."""
         options = setup.section.speculator_options or {}
         return cls(
-            num_heads=checkpoint.find_count(setup.draft or {}, "medusa_num_heads")
+            num_heads=checkpoint.find_count(setup.draft or {}, _HEADS)
             or setup.num_speculative_tokens,
             top_k=options.get("top_k", 1),  # type: ignore[arg-type]
         )

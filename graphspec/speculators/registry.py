@@ -8,6 +8,7 @@ from functools import cache
 from graphspec.errors import Problem, SpecError
 from graphspec.fields import is_config_class
 from graphspec.speculators.base import SpeculatorConfig
+from graphspec.speculators.mtp_families import ALIASES
 from graphspec.text import did_you_mean, one_of, show
 
 ENTRY_POINTS = "graphspec.methods"
@@ -40,7 +41,9 @@ def register_speculative_method(name: str, cls: type[SpeculatorConfig]) -> None:
     does that everywhere. Raises `SpecError` for a name that is taken, and for a class that is not a
     `SpeculatorConfig` or whose `base_method` is not a built-in method.
     """
-    problem = _registration_problem(name, cls)
+    # A plugin may register while its entry point is being loaded; only what is loaded already can be asked.
+    loaded = _from_entry_points() if _from_entry_points.cache_info().currsize else {}
+    problem = _registration_problem(name, cls, {**loaded, **_registered})
     if problem is not None:
         raise SpecError(problem)
     _registered[name] = cls
@@ -84,11 +87,13 @@ def unknown_method(method: str) -> Problem:
     )
 
 
-def _registration_problem(name: str, cls: type[SpeculatorConfig]) -> Problem | None:
+def _registration_problem(
+    name: str, cls: type[SpeculatorConfig], known: Mapping[str, type[SpeculatorConfig]]
+) -> Problem | None:
     where = f"register_speculative_method({name!r})"
     if not isinstance(name, str) or not name.isidentifier():
         return Problem(where=where, found=show(name), wanted="a name that is an identifier")
-    if name in BUILT_IN:
+    if name in BUILT_IN or name in ALIASES:
         return Problem(where=where, found="the name of a built-in method", wanted="another name")
     if not (is_config_class(cls) and issubclass(cls, SpeculatorConfig)):
         return Problem(
@@ -101,7 +106,7 @@ def _registration_problem(name: str, cls: type[SpeculatorConfig]) -> Problem | N
             wanted=one_of(sorted(BUILT_IN)),
             hint="consumers that know only built-in methods treat yours as its base",
         )
-    other = _registered.get(name)
+    other = known.get(name)
     if other is not None and other is not cls:
         return Problem(
             where=where,
@@ -129,7 +134,7 @@ def _from_entry_points() -> Mapping[str, type[SpeculatorConfig]]:
                 )
             )
             continue
-        problem = _registration_problem(point.name, cls)
+        problem = _registration_problem(point.name, cls, {**found, **_registered})
         if problem is not None:
             problems.append(problem)
         found.setdefault(point.name, cls)

@@ -25,6 +25,7 @@ from graphspec.config.engine import EngineConfig
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.fields import FieldPolicy, field_types, is_config_class, policies
 from graphspec.resolve.decision import ModeDecision
+from graphspec.speculators import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -69,6 +70,8 @@ def test_python_blocks_run(page, monkeypatch, tmp_path):
     """The blocks of a page run one after another in one namespace, from the repository root."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("GRAPHSPEC_CACHE_DIR", str(tmp_path / "cache"))
+    # A page may register a method, which no other test should see.
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     namespace = {"__name__": "__main__"}
     for line, code in python_blocks(page.read_text()):
         exec(compile("\n" * line + code, name_of(page), "exec"), namespace)

@@ -240,6 +240,30 @@ def test_1_1_draft_load_config_is_passed_on():
     assert keys_of(plain) == keys_of(given)
 
 
+DRAFT_ONLY = {
+    "revision": "main",
+    "code_revision": "main",
+    "quantization": "fp8",
+    "draft_load_config": {},
+    "max_model_len": 64,
+    "moe_backend": "triton",
+    "attention_backend": "flash_attn",
+    "kv_cache_dtype": "fp8",
+}
+DRAFTS = {"draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"}
+
+
+@pytest.mark.parametrize("option", DRAFT_ONLY)
+@pytest.mark.parametrize("name", METHODS)
+def test_1_1_who_reads_the_options_of_a_draft_model(name, option):
+    """The column `applies to`: methods with a draft model take it, the others refuse it by name."""
+    given = {option: DRAFT_ONLY[option]}
+    if name in DRAFTS:
+        assert resolved_case(name, given)
+    else:
+        assert list(refused_case(name, given)) == [f"speculative.{option}"]
+
+
 def test_1_2_parallel_drafting_is_for_the_first_runner():
     """PARD and P-EAGLE run on v1: auto takes it and says why, and v2 is refused."""
     for name in ("draft_model parallel", "eagle3 parallel"):
@@ -407,6 +431,15 @@ def test_1_5_suffix_option(name):
     assert getattr(resolved_case("suffix").speculative.speculator, name) == default
     given = resolved_case("suffix", {f"suffix_decoding_{name}": other}).speculative
     assert getattr(given.speculator, name) == other
+
+
+@pytest.mark.parametrize("option", SUFFIX)
+@pytest.mark.parametrize("name", ["ngram", "eagle", "draft_model"])
+def test_1_5_suffix_options_are_for_suffix(name, option):
+    """Other methods refuse each, smallest values among them."""
+    value = {"max_tree_depth": 1}.get(option, 0)
+    found = refused_case(name, {f"suffix_decoding_{option}": value})
+    assert list(found) == [f"speculative.suffix_decoding_{option}"]
 
 
 def test_1_5_suffix_takes_its_depth_from_the_tree():

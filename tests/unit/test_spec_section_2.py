@@ -27,6 +27,7 @@ from support.speculative import (
     CASES,
     METHODS,
     notes_of,
+    resolution,
     resolved,
     resolved_case,
     variant,
@@ -123,6 +124,24 @@ def test_2_3_flag(flag, name):
     """Every class has every flag as the table says."""
     default, exceptions = FLAGS[flag]
     assert getattr(CLASSES[name], flag) is (default is not (name in exceptions))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_2_3_the_final_class_decides_about_split_prompts_and_marks(name):
+    """prefill context parallelism and watermarks are refused by name where the resolved class lacks them."""
+    speculator = type(resolved_case(name).speculative.speculator)
+    split = resolution(
+        CASES[name].section, CASES[name].target, parallel={"prefill_context_parallel_size": 2}
+    )
+    assert (split.spec is not None) is speculator.supports_pcp
+    marked = resolution(
+        CASES[name].section,
+        CASES[name].target,
+        watermark={"key": 1, "algorithm": "dual_key_gumbel"},
+    )
+    assert (marked.spec is not None) is speculator.supports_watermarking
+    for made in (split, marked):
+        assert made.spec or name.split()[0] in made.problems[0].wanted + made.problems[0].found
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -25,6 +25,7 @@ from support.peer_cases import folder
 from support.speculative import (
     CASES,
     METHODS,
+    notes_of,
     peer_config,
     refused,
     refused_case,
@@ -118,6 +119,12 @@ def test_2_5_configure_of_dspark_takes_k_from_the_block():
     assert made.num_speculative_tokens == 7
     draft = resolved({"model": folder("dspark-qwen3")}, "target-qwen3").speculative
     assert draft.method == "dspark"
+
+
+def test_2_5_extract_hidden_states_runs_no_model():
+    """A model that is given is not read, and a note says so."""
+    spec = resolved_case("extract_hidden_states", {"model": "/no/such/folder"})
+    assert "not read" in notes_of(spec)["model_unused"]
 
 
 FACTORS = {
@@ -231,9 +238,9 @@ class Other(NgramSpeculatorConfig):
     """Another one."""
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "deepseek_mtp"])
 def test_2_7_a_built_in_name_is_taken(name):
-    """No plugin replaces a built-in method."""
+    """No plugin replaces a built-in method or takes a deprecated name of one."""
     with pytest.raises(SpecError, match="built-in"):
         register_speculative_method(name, Mine)
 
@@ -245,6 +252,15 @@ def test_2_7_a_registration_may_be_repeated_with_the_same_class():
         with pytest.raises(SpecError, match="Mine"):
             register_speculative_method("mine", Other)
         assert speculator_config_class("mine") is Mine
+
+
+def test_2_7_a_name_of_an_entry_point_is_taken_too():
+    """Another class under medusa is refused, the same one is no error."""
+    assert "medusa" in registered_speculative_methods()
+    with pytest.raises(SpecError, match="MedusaSpeculatorConfig"):
+        register_speculative_method("medusa", Mine)
+    with registered("medusa", MedusaSpeculatorConfig):
+        assert registered_speculative_methods() == ("medusa",)
 
 
 def test_2_7_listing_is_sorted():

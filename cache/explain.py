@@ -1,0 +1,233 @@
+"""Why a program's units would miss: the nearest stored entry, what differs from it, and whether that had to matter."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from graphspec.cache.disk import DiskStore
+from graphspec.cache.entry import Entry
+from graphspec.cache.load import Keyed, keyed_units
+from graphspec.cache.location import cache_folder
+from graphspec.cache.store import Outcome
+from graphspec.cache.units import CompileUnit
+from graphspec.errors import KeyFactorError
+from graphspec.keys.compare import Difference, compare
+from graphspec.keys.encoding import decode
+from graphspec.resolve.spec import EngineSpec
+
+_CLASS = ":class"
+
+
+@attrs.frozen(kw_only=True)
+class KeyDifference:
+    """One factor in which a stored entry's key differs from the wanted one.
+
+    `part` is the key's part: ``scope`` for fields of the spec, ``source``, ``signature``, ``toolchain``, ``device``,
+    ``options``. `read` says of a field of the spec whether the stored trace read it; None: that cannot be told, as for
+    the class of a section, or it is no field of the spec.
+    """
+
+    part: str
+    difference: Difference
+    read: bool | None = None
+
+    @property
+    def needed(self) -> bool:
+        """False exactly for a field that the stored trace is known not to have read."""
+        return self.read is not False
+
+
+@attrs.frozen(kw_only=True)
+class Nearest:
+    """The stored entry that a unit comes closest to hitting."""
+
+    key: str
+    unit: str
+    differences: tuple[KeyDifference, ...]
+
+    @property
+    def needed(self) -> bool:
+        """Whether the miss had to be: False when the stored trace read none of what differs.
+
+        A trace decides by what it reads. With equal values of all that, it would have made the same graph.
+        """
+        return any(d.needed for d in self.differences)
+
+
+@attrs.frozen(kw_only=True)
+class UnitExplanation:
+    """One unit: how its lookup would end, and for a miss the nearest entry, if any entry is there."""
+
+    unit: str
+    key: str
+    outcome: Outcome
+    reason: str
+    nearest: Nearest | None = None
+
+    @property
+    def needless(self) -> bool:
+        """True for a miss that only fields caused which the stored trace did not read."""
+        return self.nearest is not None and not self.nearest.needed
+
+    @property
+    def verdict(self) -> str:
+        """What to make of it, in a sentence."""
+        if self.outcome is Outcome.HIT:
+            return "it would be loaded"
+        if self.nearest is None:
+            return f"it would be compiled: {self.reason}"
+        if self.nearest.unit != self.unit:
+            return "it would be compiled: no entry of this unit is stored"
+        if not self.nearest.needed:
+            return (
+                "it would be compiled, needlessly: the stored trace read none of the fields that differ, so a narrower "
+                "scope would have hit"
+            )
+        return "it would be compiled, and must be: what differs can change the code"
+
+
+@attrs.frozen(kw_only=True)
+class Explanation:
+    """Every unit of a program against one cache folder. `unreadable` files were passed over and left as they are."""
+
+    folder: str
+    entries: int
+    unreadable: int
+    units: tuple[UnitExplanation, ...]
+
+    @property
+    def missing(self) -> int:
+        """Units that would be compiled."""
+        return sum(u.outcome is not Outcome.HIT for u in self.units)
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Plain data: what ``explain --json`` prints."""
+        return {
+            "folder": self.folder,
+            "entries": self.entries,
+            "unreadable": self.unreadable,
+            "missing": self.missing,
+            "units": [_unit_as_dict(u) for u in self.units],
+        }
+
+
+def explain(
+    units: Sequence[CompileUnit], spec: EngineSpec, *, cache_dir: str | None = None
+) -> Explanation:
+    """What the cache holds for each unit, and why not. Nothing is traced, compiled, written or moved.
+
+    Of several stored entries the nearest is of the same unit if there is one, and then has the fewest differing
+    factors.
+    """
+    store = DiskStore(cache_folder(cache_dir))
+    found = [(keyed, store.look(keyed.key)) for keyed in keyed_units(units, spec)]
+    stored, unreadable = _stored(store)
+    return Explanation(
+        folder=store.root,
+        entries=len(stored),
+        unreadable=unreadable,
+        units=tuple(
+            UnitExplanation(
+                unit=keyed.unit.name,
+                key=keyed.key.digest,
+                outcome=lookup.outcome,
+                reason=lookup.reason,
+                nearest=_nearest(keyed, stored) if lookup.outcome is Outcome.MISS else None,
+            )
+            for keyed, lookup in found
+        ),
+    )
+
+
+_Stored = tuple[Entry, Mapping[str, Any]]
+
+
+def _stored(store: DiskStore) -> tuple[Sequence[_Stored], int]:
+    stored, unreadable = [], 0
+    for _, entry, _ in store.entries():
+        key = _unit_key(entry) if entry is not None else None
+        if entry is None or key is None:
+            unreadable += 1
+        else:
+            stored.append((entry, key))
+    return stored, unreadable
+
+
+def _unit_key(entry: Entry) -> Mapping[str, Any] | None:
+    try:
+        key = decode(entry.key.text)
+    except KeyFactorError:
+        return None
+    return key if isinstance(key, Mapping) and "unit" in key else None
+
+
+def _nearest(keyed: Keyed, stored: Sequence[_Stored]) -> Nearest | None:
+    wanted = decode(keyed.key.text)
+    candidates = [s for s in stored if s[1]["unit"] == keyed.unit.name] or stored
+    made = [
+        Nearest(
+            key=entry.key.digest,
+            unit=str(key["unit"]),
+            differences=tuple(_differences(key, wanted, entry.metadata.get("reads"))),
+        )
+        for entry, key in candidates
+    ]
+    # A needless miss before a needed one of as many factors: it is the one to act on.
+    return min(made, key=lambda n: (len(n.differences), n.needed, n.key), default=None)
+
+
+def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], reads: Any) -> Iterator[KeyDifference]:
+    for part in dict.fromkeys((*wanted, *stored)):
+        for difference in _in_part(part, stored, wanted):
+            read = _was_read(difference.path, reads) if part == "scope" else None
+            yield KeyDifference(part=part, difference=difference, read=read)
+
+
+def _in_part(
+    part: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> tuple[Difference, ...]:
+    one, other = stored.get(part), wanted.get(part)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return compare(one, other)
+    return compare(
+        {part: one} if part in stored else {}, {part: other} if part in wanted else {}
+    )
+
+
+def _was_read(path: str, reads: Any) -> bool | None:
+    # That a section is there, of which class, and its class variables are read without a trace in the read set.
+    if path.endswith(_CLASS) or not isinstance(reads, list | tuple):
+        return None
+    return path in reads
+
+
+def _unit_as_dict(unit: UnitExplanation) -> Mapping[str, Any]:
+    data: dict[str, Any] = {
+        "unit": unit.unit,
+        "key": unit.key,
+        "outcome": unit.outcome.value,
+        "reason": unit.reason,
+        "verdict": unit.verdict,
+        "needless": unit.needless,
+        "nearest": None,
+    }
+    if unit.nearest is not None:
+        data["nearest"] = {
+            "key": unit.nearest.key,
+            "unit": unit.nearest.unit,
+            "differences": [_difference_as_dict(d) for d in unit.nearest.differences],
+        }
+    return data
+
+
+def _difference_as_dict(found: KeyDifference) -> Mapping[str, Any]:
+    before, after = found.difference.texts
+    return {
+        "part": found.part,
+        "path": found.difference.path,
+        "kind": found.difference.kind.value,
+        "stored": before,
+        "wanted": after,
+        "read": found.read,
+    }
