@@ -117,8 +117,8 @@ def explain(
 ) -> Explanation:
     """What the cache holds for each unit, and why not. Nothing is traced, compiled, written or moved.
 
-    Of several stored entries the nearest is of the same unit if there is one, and then has the fewest differing
-    factors.
+    The nearest of several stored entries is of the same unit if there is one. One that would have served, had the
+    scope been narrower, comes first, and then the one with the fewest differing factors.
     """
     store = DiskStore(cache_folder(cache_dir))
     found = [(keyed, store.look(keyed.key)) for keyed in keyed_units(units, spec)]
@@ -173,14 +173,17 @@ def _nearest(keyed: Keyed, stored: Sequence[_Stored]) -> Nearest | None:
         )
         for entry, key in candidates
     ]
-    # A needless miss before a needed one of as many factors: it is the one to act on.
-    return min(made, key=lambda n: (len(n.differences), n.needed, n.key), default=None)
+    return min(made, key=lambda n: (n.needed, len(n.differences), n.key), default=None)
 
 
-def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], reads: Any) -> Iterator[KeyDifference]:
+def _differences(
+    stored: Mapping[str, Any], wanted: Mapping[str, Any], reads: Any
+) -> Iterator[KeyDifference]:
     for part in dict.fromkeys((*wanted, *stored)):
         for difference in _in_part(part, stored, wanted):
-            read = _was_read(difference.path, reads) if part == "scope" else None
+            read = None
+            if part == "scope" and isinstance(reads, list | tuple):
+                read = _was_read(difference.path, stored.get(part, {}), reads)
             yield KeyDifference(part=part, difference=difference, read=read)
 
 
@@ -190,16 +193,20 @@ def _in_part(
     one, other = stored.get(part), wanted.get(part)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return compare(one, other)
-    return compare(
-        {part: one} if part in stored else {}, {part: other} if part in wanted else {}
-    )
+    return compare({part: one} if part in stored else {}, {part: other} if part in wanted else {})
 
 
-def _was_read(path: str, reads: Any) -> bool | None:
-    # That a section is there, of which class, and its class variables are read without a trace in the read set.
-    if path.endswith(_CLASS) or not isinstance(reads, list | tuple):
+def _was_read(path: str, scope: Mapping[str, Any], reads: Sequence[str]) -> bool | None:
+    plain = path.removesuffix(_CLASS)
+    if plain != path and not any(_lies_at(plain, p) for p in scope if not p.endswith(_CLASS)):
+        # The section was there. Of which class it was, and class variables, are no fields: no read set has them.
         return None
-    return path in reads
+    return any(_lies_at(plain, r) or _lies_at(r, plain) for r in reads)
+
+
+def _lies_at(path: str, other: str) -> bool:
+    """True when `path` is the other path or below it, as a value inside a field is."""
+    return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
 def _unit_as_dict(unit: UnitExplanation) -> Mapping[str, Any]:

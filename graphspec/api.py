@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from graphspec.errors import EnvironmentProblem
 from graphspec.formats.assign import assign
 from graphspec.formats.document import Document
 from graphspec.formats.read import read_document
@@ -38,7 +37,7 @@ def resolve_document(document: Document) -> Resolution:
     if made.spec is not None:
         return made
     error = made.error()
-    raise error if isinstance(error, EnvironmentProblem) else document.locate(error.problems)
+    raise type(error)(document.locate(error.problems).problems)
 
 
 def warmup(spec: EngineSpec, **options: Any) -> "WarmupReport":

@@ -34,7 +34,7 @@ class Stage(enum.Enum):
 class FieldPolicy:
     """What is declared of one field: what it is for, which key it enters, or why it enters none.
 
-    `group` is the heading under which a long section shows the field.
+    `group` is the heading under which a long section shows the field. A `secret` value is in no message, dump or repr.
     """
 
     stage: Stage | None
@@ -43,6 +43,11 @@ class FieldPolicy:
     minimum: int | float | None
     maximum: int | float | None
     group: str
+    secret: bool = False
+
+
+HIDDEN = "(hidden)"
+"""What stands for a secret value wherever it would be shown."""
 
 
 def keyed(
@@ -69,13 +74,20 @@ def unkeyed(
     minimum: int | float | None = None,
     maximum: int | float | None = None,
     group: str = "",
+    secret: bool = False,
 ) -> Any:
     """Declares a field that no key contains, with the reason why compiled code cannot depend on it."""
     if not reason.strip():
         raise TypeError("unkeyed() needs a reason: why can no compiled graph depend on this field?")
     return _field(
         FieldPolicy(
-            stage=None, reason=reason, doc=doc, minimum=minimum, maximum=maximum, group=group
+            stage=None,
+            reason=reason,
+            doc=doc,
+            minimum=minimum,
+            maximum=maximum,
+            group=group,
+            secret=secret,
         ),
         default,
     )
@@ -84,7 +96,7 @@ def unkeyed(
 def _field(policy: FieldPolicy, default: Any) -> Any:
     if not policy.doc.strip():
         raise TypeError("every field says what it is for: doc is empty")
-    return attrs.field(default=default, metadata={_POLICY: policy})
+    return attrs.field(default=default, metadata={_POLICY: policy}, repr=not policy.secret)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(keyed, unkeyed))
@@ -179,7 +191,8 @@ def _validate(self: Any) -> None:
         value = getattr(self, name)
         wrong = check(value) or out_of_bounds(value, policy)
         if wrong:
-            problems.append(Problem(where=name, found=show(value), wanted=wrong))
+            shown = HIDDEN if policy.secret else show(value)
+            problems.append(Problem(where=name, found=shown, wanted=wrong))
     if not problems:
         problems = [problem for rule in rules_of(type(self)) for problem in rule(self)]
     if problems:

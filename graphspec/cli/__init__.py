@@ -27,6 +27,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "schema": ("graphspec.cli.schema:schema", "The JSON Schema of config files."),
     "methods": ("graphspec.cli.methods:methods", "Compare the drafting methods."),
+    "hash": ("graphspec.cli.hash:hash_command", "The hashes of a config, and what is in them."),
+    "diff": (
+        "graphspec.cli.diff:diff",
+        "What differs between two configs, and which keys it moves.",
+    ),
+    "explain": (
+        "graphspec.cli.explain:explain",
+        "Which units would miss the cache, and why.",
+    ),
     "keys": (
         "graphspec.cli.keys:keys",
         "What keys are made of, and golden keys that show when one changes.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphspec.config.engine import EngineConfig
 from graphspec.config.schedule import KSchedule
-from graphspec.fields import is_config_class, policies
+from graphspec.fields import HIDDEN, is_config_class, policies
 from graphspec.frozen import thaw
 from graphspec.resolve.spec import EngineSpec
 from graphspec.speculators.base import SpeculatorConfig
@@ -54,7 +54,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, KSchedule):
         return [list(tier) for tier in value.tiers]
     if is_config_class(type(value)):
-        data = {name: _plain(getattr(value, name)) for name in policies(type(value))}
+        data = {
+            name: HIDDEN if policy.secret else _plain(getattr(value, name))
+            for name, policy in policies(type(value)).items()
+        }
         if isinstance(value, SpeculatorConfig):
             data = {"class": f"{type(value).__module__}.{type(value).__qualname__}", **data}
         data.pop("draft_overrides", None)

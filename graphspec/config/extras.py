@@ -37,6 +37,7 @@ class WatermarkConfig:
         maximum=(1 << 64) - 1,
         doc="Secret of the mark.",
         reason="a replay value, and a secret besides",
+        secret=True,
     )
     algorithm: WatermarkAlgorithm = keyed(
         Stage.CAPTURE, default=WatermarkAlgorithm.GUMBEL, doc="How sampling is biased."

@@ -13,7 +13,7 @@ import cattrs
 from graphspec.annotations import alternatives, is_mapping, mismatch
 from graphspec.config.partial import Partial, broken_rules
 from graphspec.errors import Problem, SpecError
-from graphspec.fields import field_types, is_config_class, out_of_bounds, policies
+from graphspec.fields import HIDDEN, field_types, is_config_class, out_of_bounds, policies
 from graphspec.frozen import thaw
 from graphspec.text import did_you_mean, nearest_hint, one_of, show
 
@@ -215,6 +215,8 @@ def _section_hook(converter: cattrs.Converter) -> Hook:
                     problems[before:] = [
                         attrs.evolve(p, hint=_LEAVE_OUT) for p in problems[before:]
                     ]
+                if policy.secret:
+                    problems[before:] = [attrs.evolve(p, found=HIDDEN) for p in problems[before:]]
                 if len(problems) == before or isinstance(made, Partial):
                     readable[name] = made
             elif default is attrs.NOTHING:

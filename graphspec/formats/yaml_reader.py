@@ -142,9 +142,8 @@ def read_yaml(text: str, source: str) -> Document:
             )
         ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SpecError(
-            Problem(where=source, found=f"unreadable YAML: {error}", wanted="a YAML mapping")
-        ) from None
+        found = " ".join(f"unreadable YAML: {error}".split())
+        raise SpecError(Problem(where=source, found=found, wanted="a YAML mapping")) from None
     if builder.problems:
         raise SpecError(builder.problems)
     return Document(source=source, data=data, lines=builder.lines)

@@ -2,7 +2,6 @@
 
 import enum
 import itertools
-import os.path
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -219,7 +218,8 @@ def _texts(before: Any, after: Any, field: str) -> tuple[str, str]:
         return one, f"{other}, and another"
     if one == other:
         return f"{_window(one, 0)} ({_kind(before)})", f"{_window(other, 0)} ({_kind(after)})"
-    start = len(os.path.commonprefix([one, other]))
+    pairs = enumerate(zip(one, other, strict=False))
+    start = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
     if max(len(one), len(other)) <= _SHOWN or start < _SHOWN // 2:
         start = 0
     return _window(one, start), _window(other, start)

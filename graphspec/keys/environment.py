@@ -27,7 +27,7 @@ class Effect(enum.Enum):
     """Says where files lie. What is found there is keyed by its content, or the compiler does not look there."""
     HOST = "host"
     """Says where a process runs and which one it is: ports, hosts, ranks, users, visible devices."""
-    SECRET = "secret"  # noqa: S105 - a kind of variable, not a password
+    SECRET = "secret"
     """A credential. Its value is never shown and never stored."""
     NOTHING = "nothing"
     """Changes no code: logs, dumps, or a setting that graphspec makes itself."""
@@ -43,6 +43,7 @@ class Variable:
     reason: str
 
 
+@cache
 def lookup(name: str) -> Variable | None:
     """The row for a variable: its own, or else that of a secret, or else the longest pattern's. None if unknown."""
     exact, secrets, patterns = _index()

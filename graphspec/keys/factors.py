@@ -98,15 +98,16 @@ class _FactorWriters(Writers):
         values_of = attributes([kept[head] for head in heads])
         adds = hasattr(cls, "key_factors")
         # The empty name stands before all others.
-        first = encode(CLASS) + encode(class_name(cls))
+        mark, name = encode(CLASS), encode(class_name(cls))
+        first = mark + name
 
         def write(section: Any) -> bytes:
             values = [self[type(v)](v) for v in values_of(section)]
             more = section.key_factors(self._stage) if adds else None
             if more:
-                fields = dict(zip(heads, values, strict=True))
+                fields = {mark: name, **dict(zip(heads, values, strict=True))}
                 fields |= {encode(k): WRITERS[type(v)](v) for k, v in more.items()}
-                return frame(b"d", first + b"".join([h + fields[h] for h in sorted(fields)]))
+                return frame(b"d", b"".join([h + fields[h] for h in sorted(fields)]))
             return frame(b"d", first + b"".join(map(operator.add, heads, values)))
 
         return write

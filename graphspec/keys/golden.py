@@ -1,5 +1,6 @@
 """Golden keys: keys in a file that people review, one readable line a factor, and what differs from them now."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ def golden_key(text: bytes) -> GoldenKey:
     factors = decode(text)["factors"]
     lines = {path: written(value) for path, value in flatten(factors)}
     lines |= {f"{path}{_CLASS}": written(name) for path, name in classes_of(factors)}
-    lines[_CLASS] = written(factors[CLASS])
+    lines["class"] = written(factors[CLASS])
     return GoldenKey(hash=digest(text), text=dict(sorted(lines.items())))
 
 
@@ -135,8 +136,11 @@ def drift(name: str, before: Golden, after: Golden) -> Iterator[str]:
         one, other = before.keys[stage], after.keys[stage]
         if one == other:
             continue
-        yield f"{name}: the {stage.name} key changed, {one.hash} -> {other.hash}"
         found = changes(one, other)
+        if one.hash == other.hash:
+            yield f"{name}: the text of the {stage.name} key is not that of its hash: the file was edited"
+        else:
+            yield f"{name}: the {stage.name} key changed, {one.hash} -> {other.hash}"
         yield from (f"  {change}" for change in found if change not in told)
         if not found:
             yield "  no factor differs: the encoding of keys itself changed"
@@ -218,6 +222,8 @@ def write_goldens(path: str, file: GoldenFile) -> None:
             out.write(json.dumps(data, indent=1) + "\n")
         os.replace(temporary, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise EnvironmentProblem(
             Problem(
                 where=path, found=f"not writable: {error.strerror}", wanted="a file to write to"

@@ -1,21 +1,16 @@
-"""The source digest: content of the modules a unit declares, and a watch for code outside them.
+"""The source digest: content of the modules a unit declares, and which code may run without being declared.
 
 A host that only loads never traces, so the digest must be known without a trace: a unit lists its modules and the
-digest is their content. While tracing, each function that runs is recorded, and one from a file outside the declared
-modules is an error, so that the list cannot be short.
+digest is their content. While tracing, each function that runs is recorded (`graphspec.keys.watch`), and one from a
+file outside the declared modules is an error, so that the list cannot be short.
 """
 
 import hashlib
 import importlib.util
-import logging
 import os
 import sys
 import sysconfig
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from graphspec.errors import KeyFactorError, Problem, UndeclaredFactorError
 
@@ -26,26 +21,14 @@ TOOLCHAIN_PACKAGES = frozenset(
 """Packages whose code may run in a trace undeclared: torch, for which its version stands in the key, and what torch runs
 to trace. Hosts that only load may have other versions of the latter, so these are provenance of an entry, not key."""
 
+MODULE = "module "
+"""How the origin of code without a file begins: the module that it was made in follows."""
+
+_FOLDER = os.path.dirname(os.path.realpath(__file__))
 _OWN_FILES = frozenset(
-    os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
-    for name in ("scope.py", "source.py", "factors.py")
-) | {os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fields.py")}
+    os.path.join(_FOLDER, name) for name in ("scope.py", "source.py", "factors.py", "watch.py")
+) | {os.path.join(os.path.dirname(_FOLDER), "fields.py")}
 # The watching machinery itself: it runs inside every trace and decides nothing about the graph.
-
-
-_MODULE = "module "
-_GENERATED = ("<frozen ", "<eval_with_key>", "<attrs generated", "<__array_function__")
-"""Code that Python, torch.fx, attrs and numpy make from other code, which is recorded where it lies."""
-
-_ASIDE = frozenset(
-    (
-        "<frozen importlib._bootstrap>",
-        "<frozen importlib._bootstrap_external>",
-        str(logging.__file__),
-        str(warnings.__file__),
-    )
-)
-"""Files whose callees say nothing about the graph: imports, log calls and warnings."""
 
 
 def module_file(name: str) -> str:
@@ -89,94 +72,69 @@ def source_digest(modules: Sequence[str]) -> Mapping[str, str]:
     return digests
 
 
-@contextmanager
-def watched_files(seen: set[str]) -> Iterator[None]:
-    """Adds to `seen` the origin of every Python function that runs inside the block on this thread: its file, or for
-    code that was made from a string, ``module NAME`` after the module it was made in.
-
-    Left out is what runs below an import, a log call or a warning: module bodies, import hooks and handlers of the host
-    application, which torch reaches while it traces. A graph is not made from them.
-    """
-
-    # Above the caller anything may stand: a script that is being imported, a log handler that warms an engine.
-    caller = sys._getframe(2)
-
-    def on_event(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            origin = _origin(frame)
-            if origin not in seen and not _is_aside(frame, caller):
-                seen.add(origin)
-
-    before: Callable[..., Any] | None = sys.getprofile()
-    sys.setprofile(on_event)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
+def check_files(seen: Iterable[str], modules: Sequence[str], unit: str) -> None:
+    """Raises `UndeclaredFactorError` naming each recorded origin that no declared module covers."""
+    problems = file_problems(seen, modules, unit)
+    if problems:
+        raise UndeclaredFactorError(problems)
 
 
-def _origin(frame: FrameType) -> str:
-    name = frame.f_code.co_filename
-    if not name.startswith("<") or name.startswith(_GENERATED):
-        return name
-    return f"{_MODULE}{frame.f_globals.get('__name__', '?')}"
-
-
-def _is_aside(frame: FrameType | None, caller: FrameType) -> bool:
-    while frame is not None and frame is not caller:
-        if frame.f_code.co_filename in _ASIDE:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def check_files(seen: set[str], modules: Sequence[str], unit: str) -> None:
-    """Raises `UndeclaredFactorError` naming each recorded file that no declared module covers."""
+def file_problems(seen: Iterable[str], modules: Sequence[str], unit: str) -> Sequence[Problem]:
+    """One problem for each recorded origin of code that neither a declared module nor the toolchain covers."""
     declared = {module_file(name) for name in modules}
+    toolchain = ToolchainCode()
     strays = sorted(
         origin
-        for origin in map(_real, seen)
+        for origin in map(real_origin, seen)
         if origin not in declared
-        and origin.removeprefix(_MODULE) not in modules
-        and not _is_toolchain(origin)
+        and origin.removeprefix(MODULE) not in modules
+        and not toolchain.covers(origin)
     )
-    if strays:
-        raise UndeclaredFactorError(
-            Problem(
-                where=f"unit {unit}",
-                found=f"code from {path} ran while it was traced",
-                wanted=f"code from its declared modules {tuple(modules)} or the toolchain",
-                hint="add the module to the unit's `modules`, so that a change of its content changes the key",
-            )
-            for path in strays
+    return [
+        Problem(
+            where=f"unit {unit}",
+            found=f"code from {path} ran while it was traced",
+            wanted=f"code from its declared modules {tuple(modules)} or the toolchain",
+            hint="add the module to the unit's `modules`, so that a change of its content changes the key",
+        )
+        for path in strays
+    ]
+
+
+def real_origin(origin: str) -> str:
+    """The origin with links in its path resolved, as the files of modules are."""
+    return origin if origin.startswith((MODULE, "<")) else os.path.realpath(origin)
+
+
+def is_toolchain_module(name: str) -> bool:
+    """True for a module of the standard library or of a package for which versions in the key stand."""
+    head = name.split(".", maxsplit=1)[0]
+    return head in TOOLCHAIN_PACKAGES or (head in sys.stdlib_module_names and head != "__main__")
+
+
+class ToolchainCode:
+    """Tells the toolchain's code from the unit's, by its origin. Looks at `sys.path` once, when it is made."""
+
+    def __init__(self) -> None:
+        self._packages = tuple(
+            os.path.realpath(p) + os.sep
+            for p in sys.path
+            if p.endswith(("site-packages", "dist-packages"))
+        )
+        self._library = tuple(
+            os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
         )
 
-
-def _real(origin: str) -> str:
-    return origin if origin.startswith((_MODULE, "<")) else os.path.realpath(origin)
-
-
-def _is_toolchain(path: str) -> bool:
-    if path in _OWN_FILES or path.startswith("<"):
-        return True
-    if path.startswith(_MODULE):
-        head = path.removeprefix(_MODULE).split(".")[0]
-        if head.startswith("namedtuple_"):
-            # The methods that collections makes for a named tuple only hold values.
+    def covers(self, origin: str) -> bool:
+        """True when code of this origin may run undeclared."""
+        if origin in _OWN_FILES or origin.startswith("<"):
             return True
-        return head in TOOLCHAIN_PACKAGES or (
-            head in sys.stdlib_module_names and head != "__main__"
-        )
-    for folder in _package_folders():
-        if path.startswith(folder + os.sep):
-            head = os.path.relpath(path, folder).split(os.sep)[0]
-            return head.removesuffix(".py") in TOOLCHAIN_PACKAGES
-    return any(path.startswith(folder + os.sep) for folder in _standard_library())
-
-
-def _package_folders() -> list[str]:
-    return [os.path.realpath(p) for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
-
-
-def _standard_library() -> list[str]:
-    return [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+        if origin.startswith(MODULE):
+            name = origin.removeprefix(MODULE)
+            # The methods that collections makes for a named tuple only hold values.
+            return is_toolchain_module(name) or name.startswith("namedtuple_")
+        for folder in self._packages:
+            if origin.startswith(folder):
+                head = origin.removeprefix(folder).split(os.sep)[0]
+                return head.removesuffix(".py") in TOOLCHAIN_PACKAGES
+        return origin.startswith(self._library)

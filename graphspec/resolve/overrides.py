@@ -1,10 +1,8 @@
 """The fields of a checkpoint's config by name: replacing one under every name it has, and what no typed fact covers."""
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import attrs
 
 from graphspec.annotations import mismatch
 from graphspec.errors import Problem, SpecError
@@ -189,31 +187,6 @@ def _imported(name: str, where: str) -> Callable[[dict[str, Any]], Any]:
 
 def _function_problem(where: str, found: str, wanted: str, hint: str = "") -> SpecError:
     return SpecError(Problem(where=where, found=found, wanted=wanted, hint=hint))
-
-
-def _frozen_steps(steps: Iterable[str | Mapping[str, Any]]) -> tuple[str | FrozenMap, ...]:
-    return tuple(step if isinstance(step, str) else FrozenMap(freeze(step)) for step in steps)
-
-
-@attrs.frozen(kw_only=True)
-class ComposedOverrides:
-    """Overrides applied in order, each a mapping of fields or a ``module:function`` name.
-
-    Picklable and plain, so that engines can send it to spawned workers. `where` is the config field for messages.
-
-    >>> ComposedOverrides(steps=({"vocab_size": 7}, {"vocab_size": 8}))({"vocab_size": 6})
-    {'vocab_size': 8}
-    """
-
-    steps: tuple[str | FrozenMap, ...] = attrs.field(converter=_frozen_steps)
-    where: str = "model.hf_overrides"
-
-    def __call__(self, config: Mapping[str, Any]) -> FrozenMap:
-        """The config after the last step."""
-        made = FrozenMap(freeze(config))
-        for step in self.steps:
-            made = apply_overrides(made, step, self.where)
-        return made
 
 
 def uncovered_fields(

@@ -9,7 +9,7 @@ from graphspec.errors import Problem, SpecError
 from graphspec.fields import is_config_class
 from graphspec.speculators.base import SpeculatorConfig
 from graphspec.speculators.mtp_families import ALIASES
-from graphspec.text import did_you_mean, one_of, show
+from graphspec.text import nearest_hint, one_of, show
 
 ENTRY_POINTS = "graphspec.methods"
 
@@ -83,7 +83,9 @@ def unknown_method(method: str) -> Problem:
         where="speculative.method",
         found=show(method),
         wanted=f"{one_of(sorted(BUILT_IN))}; registered: {', '.join(others) or 'none'}",
-        hint=did_you_mean(method, known_methods()),
+        hint="for no drafting, leave the section out"
+        if method.lower() in ("", "none", "off")
+        else nearest_hint(method, known_methods()),
     )
 
 

@@ -15,7 +15,7 @@ from graphspec.resolve.spec import EngineSpec
 from graphspec.testing.audit_report import Cell, Finding, Method, Report, Row, Unit, Verdict
 from graphspec.testing.described import cuda_traceable
 from graphspec.testing.perturb import Leaf, leaves, put, shown
-from graphspec.testing.sides import Machine, Side, brief, diff_of
+from graphspec.testing.sides import Graph, Machine, Side, brief, diff_of, inputs_of
 from graphspec.text import did_you_mean, plural
 
 _ATTEMPTS = 6
@@ -76,10 +76,11 @@ class _Audit:
         self._values = values
         self.origin = Side(spec, self.machine, names, watch=True)
         self._bases: dict[int, Side | GraphspecError] = {id(spec): self.origin}
+        self._repeated: set[str] = set()  # units that were traced twice already
         self._kept: list[EngineSpec] = []  # alive, since bases are told apart by address
         self._check_names()
-        self._one_by_one = one_by_one
-        self._one_by_one = one_by_one or not self._reading_is_complete()
+        self._all = one_by_one
+        self._all = one_by_one or not self._reading_is_complete()
         for name in self.origin.units if one_by_one else ():
             self._repeat(name)
 
@@ -107,7 +108,7 @@ class _Audit:
 
     def _is_unread(self, path: str, side: Side, name: str | None = None) -> bool:
         """Whether nothing has read a field: while units were listed and, of one unit or of all, while it was traced."""
-        if self._one_by_one or path in side.reads:
+        if self._all or path in side.reads:
             return False
         graphs = [self._graph(side, n) for n in (side.units if name is None else [name])]
         return not any(path in g.reads for g in graphs if not isinstance(g, GraphspecError))
@@ -121,18 +122,22 @@ class _Audit:
     def _reading_is_complete(self) -> bool:
         """Changes all fields that nothing has read together: every graph must stay.
 
-        Sections that go, or become another class, take the fields inside along, so each level of them has a turn.
+        Sections that go, or become another class, take the fields inside along, so they have a turn of their own, the
+        innermost ones.
         """
         unread = [
             leaf
             for leaf in leaves(self.origin.spec)
             if not leaf.inside and self._is_unread(leaf.path, self.origin)
         ]
-        turns: dict[int, list[Leaf]] = {}
-        for leaf in unread:
-            level = leaf.path.count(".") if is_config_class(type(leaf.value)) else -1
-            turns.setdefault(level, []).append(leaf)
-        for group in turns.values():
+        whole = [leaf for leaf in unread if is_config_class(type(leaf.value))]
+        values = [leaf for leaf in unread if leaf not in whole]
+        inner = [
+            leaf
+            for leaf in whole
+            if not any(other.path.startswith(leaf.path + ".") for other in whole)
+        ]
+        for group in (values, inner):
             moved = self._moved_by(group)
             if moved:
                 self.notes.append(
@@ -141,7 +146,7 @@ class _Audit:
                 )
                 return False
         self.notes.append(
-            f"{plural(len(unread), 'field')} that no code read changed together, and no graph moved"
+            f"{plural(len(values) + len(inner), 'field')} that no code read changed together, and no graph moved"
         )
         return True
 
@@ -165,17 +170,20 @@ class _Audit:
             before, after = self._graph(self.origin, name), self._graph(side, name)
             if isinstance(before, GraphspecError):
                 continue
-            if isinstance(after, GraphspecError) or before.fingerprint != after.fingerprint:
-                self._repeat(name)
-                if name not in self.unstable:
-                    return f"unit {name}"
+            if not isinstance(after, GraphspecError) and before.fingerprint == after.fingerprint:
+                self._repeated.add(name)
+                continue
+            self._repeat(name)
+            if name not in self.unstable:
+                return f"unit {name}"
         return ""
 
     def _repeat(self, name: str) -> None:
         """Traces a unit of the spec itself again; a graph that differs then is a finding of its own."""
         before = self._graph(self.origin, name)
-        if isinstance(before, GraphspecError) or name in self.unstable:
+        if isinstance(before, GraphspecError) or name in self._repeated:
             return
+        self._repeated.add(name)
         after = self.origin.fresh(name)
         if after.fingerprint != before.fingerprint:
             self.unstable[name] = Finding(
@@ -252,7 +260,6 @@ class _Audit:
         return self._row(
             leaf,
             new="hidden" if leaf.is_secret else shown(value),
-            method=Method.UNREAD if side is None else Method.TRACED,
             cells={name: self._cell(name, leaf, base, changed, side) for name in names},
         )
 
@@ -262,66 +269,59 @@ class _Audit:
         units = base.units if side is None else side.units
         if name not in base.units or name not in units:
             there = "old" if name in base.units else "new"
-            return Cell(
-                verdict=Verdict.SOUND, moved=True, reason=f"there only with the {there} value"
-            )
+            reason = f"there only with the {there} value"
+            return Cell(verdict=Verdict.SOUND, method=Method.INPUTS, moved=True, reason=reason)
         before = self._graph(base, name)
         if isinstance(before, GraphspecError):
-            return Cell(
-                verdict=Verdict.FAILED,
-                reason=f"the unit does not trace before any change: {brief(before)}",
-            )
+            reason = f"the unit does not trace before any change: {brief(before)}"
+            return Cell(verdict=Verdict.FAILED, method=Method.TRACED, reason=reason)
+        one, other = base.units[name], units[name]
+        method, after = Method.UNREAD, before
         try:
-            moved = (
-                self.machine.key(units[name], changed).text
-                != self.machine.key(base.units[name], leaf.base).text
-            )
-            after = before
+            keys = self.machine.key(one, leaf.base), self.machine.key(other, changed)
+            moved = keys[0].text != keys[1].text
+            declared = leaf.base.key_text(Stage.COMPILE) != changed.key_text(Stage.COMPILE)
             if side is not None and not self._is_unread(leaf.path, base, name):
-                after = side.graph(name)
+                if moved and declared and not self._all and inputs_of(one) != inputs_of(other):
+                    return Cell(verdict=Verdict.SOUND, method=Method.INPUTS, moved=True)
+                method, after = Method.TRACED, side.graph(name)
         except UndeclaredFactorError as error:
-            return Cell(verdict=Verdict.REFUSED, reason=brief(error))
+            return Cell(verdict=Verdict.REFUSED, method=method, reason=brief(error))
         except GraphspecError as error:
-            return Cell(verdict=Verdict.FAILED, reason=brief(error))
+            return Cell(verdict=Verdict.FAILED, method=method, reason=brief(error))
         if after.fingerprint == before.fingerprint:
-            return self._same_graph(moved, leaf.base, changed)
-        return self._other_graph(name, leaf, moved, changed, (before, after))
-
-    def _same_graph(self, moved: bool, base: EngineSpec, changed: EngineSpec) -> Cell:
-        if not moved:
-            return Cell(verdict=Verdict.QUIET)
-        if self.machine.given(base.device) != self.machine.given(changed.device):
-            return Cell(
-                verdict=Verdict.SOUND,
-                moved=True,
-                reason="the graph stays; the compiler is given other settings, or another device",
-            )
-        return Cell(verdict=Verdict.NEEDLESS, moved=True)
-
-    def _other_graph(
-        self, name: str, leaf: Leaf, moved: bool, changed: EngineSpec, graphs: tuple[Any, Any]
-    ) -> Cell:
-        before, after = graphs
+            return self._same_graph(method, moved, leaf.base, changed)
         self._repeat(name)
         if name in self.unstable:
-            return Cell(
-                verdict=Verdict.FAILED,
-                moved=moved,
-                reason="the unit's graph is another at every trace, so no two can be compared",
-            )
-        declared = leaf.base.key_text(Stage.COMPILE) != changed.key_text(Stage.COMPILE)
+            reason = "the unit's graph is another at every trace, so no two can be compared"
+            return Cell(verdict=Verdict.FAILED, method=method, moved=moved, reason=reason)
         if moved and declared:
-            return Cell(verdict=Verdict.SOUND, moved=True)
-        stage = "unkeyed" if leaf.stage is None else f"keyed({leaf.stage})"
-        reason = (
-            f"the graph moves, and the unit's key does not; the field is {stage}"
-            if not moved
-            else f"the graph moves, and the field is {stage}: the spec's COMPILE hash stays. "
-            "The unit's key moves by the unit's inputs alone"
-        )
-        return Cell(
-            verdict=Verdict.UNSOUND,
-            moved=moved,
-            reason=reason,
-            diff=diff_of(before.lines, after.lines),
-        )
+            return Cell(verdict=Verdict.SOUND, method=method, moved=True)
+        return _unsound(leaf, moved, before, after)
+
+    def _same_graph(
+        self, method: Method, moved: bool, base: EngineSpec, changed: EngineSpec
+    ) -> Cell:
+        if not moved:
+            return Cell(verdict=Verdict.QUIET, method=method)
+        if self.machine.given(base.device) != self.machine.given(changed.device):
+            reason = "the graph stays; the compiler is given other settings, or another device"
+            return Cell(verdict=Verdict.SOUND, method=method, moved=True, reason=reason)
+        return Cell(verdict=Verdict.NEEDLESS, method=method, moved=True)
+
+
+def _unsound(leaf: Leaf, moved: bool, before: Graph, after: Graph) -> Cell:
+    stage = "unkeyed" if leaf.stage is None else f"keyed({leaf.stage})"
+    reason = (
+        f"the graph moves, and the field is {stage}: the spec's COMPILE hash stays. The unit's key moves by the "
+        "unit's inputs alone"
+        if moved
+        else f"the graph moves, and the unit's key stays; the field is {stage}"
+    )
+    return Cell(
+        verdict=Verdict.UNSOUND,
+        method=Method.TRACED,
+        moved=moved,
+        reason=reason,
+        diff=diff_of(before.lines, after.lines),
+    )

@@ -46,10 +46,14 @@ _MEANINGS: Mapping[Verdict, str] = {
 
 
 class Method(enum.Enum):
-    """How the graph of a changed spec is known."""
+    """How it is known whether a graph moves: by a trace, or without one.
+
+    What no code has read changes no graph. Inputs of other shapes, bounds or dtypes are another graph.
+    """
 
     TRACED = "traced"
     UNREAD = "not read"
+    INPUTS = "other inputs"
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +61,7 @@ class Cell:
     """One unit under one changed field. `moved`: whether the unit's key is another. `diff`: of the graphs, if unsound."""
 
     verdict: Verdict
+    method: Method
     moved: bool = False
     reason: str = ""
     diff: Sequence[str] = ()
@@ -75,9 +80,13 @@ class Row:
     inside: str = ""
     old: str
     new: str = ""
-    method: Method | None = None
     skipped: str = ""
     cells: Mapping[str, Cell] = attrs.field(factory=dict)
+
+    @property
+    def methods(self) -> str:
+        """How the row's cells are known."""
+        return ", ".join(dict.fromkeys(cell.method.value for cell in self.cells.values()))
 
 
 @attrs.frozen(kw_only=True)
@@ -197,12 +206,12 @@ def _row(row: Row) -> Mapping[str, Any]:
         "inside": row.inside,
         "old": row.old,
         "new": row.new,
-        "checked": row.method.value if row.method else "",
         "not_perturbed": row.skipped,
         "cells": {
             name: {
                 "verdict": cell.verdict.value,
                 "key_moved": cell.moved,
+                "checked": cell.method.value,
                 "reason": cell.reason,
             }
             for name, cell in row.cells.items()

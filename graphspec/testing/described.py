@@ -28,9 +28,7 @@ def device_profile(device: DeviceConfig) -> DeviceProfile:
     except EnvironmentProblem:
         if device.target is Target.CUDA:
             return H100
-        return DeviceProfile(
-            kind="cpu", name=platform.machine(), capability=(device.isa.value,)
-        )
+        return DeviceProfile(kind="cpu", name=platform.machine(), capability=(device.isa.value,))
 
 
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from graphspec.fields import FieldPolicy, Stage, is_config_class, policies
+from graphspec.fields import Stage
 from graphspec.keys import encoding
+from graphspec.keys.explain import differences
 from graphspec.keys.factors import key_text
 from graphspec.keys.golden import (
     GoldenFile,
@@ -20,13 +21,16 @@ from graphspec.keys.golden import (
     read_goldens,
     write_goldens,
 )
-from graphspec.text import plural, show
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from graphspec.cache.units import CompileUnit, UnitSource
     from graphspec.resolve.spec import EngineSpec
+    from graphspec.testing.sides import Machine
+
+    Program = Callable[[EngineSpec], UnitSource] | Sequence[CompileUnit]
+    """A program's factory, or units that are the same for every spec."""
 
 UPDATE = "pytest --graphspec-update-goldens"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -50,9 +54,9 @@ class GoldenAssertion:
         if self.update:
             write_goldens(str(path), GoldenFile(epoch=encoding.EPOCH, goldens={name: now}))
             return
-        if not path.exists():
-            raise AssertionError(f"there is no golden {path}; write it with\n  {UPDATE}")
-        file = read_goldens(str(path))
+        file = read_goldens(str(path)) if path.exists() else None
+        if file is None or name not in file.goldens:
+            raise AssertionError(f"there is no golden {name} in {path}; write it with\n  {UPDATE}")
         lines = list(drift(name, file.goldens[name], now))
         if lines or file.epoch != encoding.EPOCH:
             raise AssertionError("\n".join([*lines, advice(file.epoch, UPDATE)]))
@@ -64,13 +68,8 @@ def assert_moves_key(spec: Any, other: Any, stage: Stage) -> None:
     one = golden_key(key_text(spec, stage))
     if one != golden_key(key_text(other, stage)):
         return
-    found = [
-        f"  {path}: {show(before)} -> {show(after)}; {_why(policy, stage)}"
-        for path, before, after, policy in _differences(spec, other)
-    ]
-    raise AssertionError(
-        "\n".join([f"both have the {stage.name} key {one.hash}", *(found or ["  they are equal"])])
-    )
+    found = _told(spec, other) or ["  they are equal"]
+    raise AssertionError("\n".join([f"both have the {stage.name} key {one.hash}", *found]))
 
 
 def assert_keeps_key(spec: Any, other: Any, stage: Stage) -> None:
@@ -85,30 +84,79 @@ def assert_keeps_key(spec: Any, other: Any, stage: Stage) -> None:
     )
 
 
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Any]]:
-    """Path, both values and policies of each field in which two objects of one class differ."""
-    yield from _below(one, other, path, ())
+def _told(one: Any, other: Any) -> list[str]:
+    return [
+        f"  {d.difference} ({', '.join(s.name for s in d.moves) or 'in no key'}): {d.why}"
+        for d in differences(one, other)
+    ]
 
 
-def _below(
-    one: Any, other: Any, path: str, along: tuple[FieldPolicy, ...]
-) -> Iterator[tuple[str, Any, Any, tuple[FieldPolicy, ...]]]:
-    if type(one) is not type(other):
-        yield path or "class", type(one).__qualname__, type(other).__qualname__, along
+def assert_key_sound(
+    program: "Program", strategy: "SearchStrategy[Any]", *, max_examples: int = 20
+) -> None:
+    """Fails when two specs give a unit one key and two graphs: whichever came first, the other would run its graph.
+
+    `strategy` gives specs, of which pairs are drawn, or pairs: tuples, or what `spec_pairs` gives. Units with equal
+    keys are traced on fake tensors, so no device and no weights are needed. A unit that reads outside its scope is an
+    `UndeclaredFactorError`.
+    """
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
+
+    from graphspec.testing.described import cuda_traceable
+    from graphspec.testing.sides import Machine
+
+    machine = Machine()
+
+    @settings(
+        max_examples=max_examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def sound(data: st.DataObject) -> None:
+        one, other = _pair(data.draw(strategy), lambda: data.draw(strategy))
+        _compare(program, one, other, machine)
+
+    with cuda_traceable():
+        sound()
+
+
+def _pair(drawn: Any, again: Callable[[], Any]) -> "tuple[EngineSpec, EngineSpec]":
+    if isinstance(drawn, tuple):
+        return drawn[0], drawn[1]
+    if hasattr(drawn, "other"):
+        return drawn.one, drawn.other
+    return drawn, again()
+
+
+def _compare(
+    program: "Program", one: "EngineSpec", other: "EngineSpec", machine: "Machine"
+) -> None:
+    if one == other:
         return
-    for name, policy in policies(type(one)).items():
-        before, after = getattr(one, name), getattr(other, name)
-        place, chain = f"{path}.{name}".lstrip("."), (*along, policy)
-        if is_config_class(type(before)) and type(before) is type(after):
-            yield from _below(before, after, place, chain)
-        elif (type(before), before) != (type(after), after):
-            yield place, before, after, chain
+    twins = {u.name: u for u in _units(program, other)}
+    for unit in _units(program, one):
+        twin = twins.get(unit.name)
+        if twin is None or machine.key(unit, one) != machine.key(twin, other):
+            continue
+        lines = list(_unlike((unit, one), (twin, other)))
+        if lines:
+            head = f"unit {unit.name} has one key, {machine.key(unit, one).digest}, and two graphs"
+            fields = ["the specs differ in", *_told(one, other)]
+            raise AssertionError("\n".join([head, *fields, *lines]))
 
 
-def _why(along: Sequence[FieldPolicy], stage: Stage) -> str:
-    for policy in along:
-        if policy.stage is None:
-            return f"unkeyed: {policy.reason}"
-        if not stage.covers(policy.stage):
-            return f"a {policy.stage.name} field, which the {stage.name} key leaves out"
-    return f"declared for the {stage.name} key"
+def _units(program: "Program", spec: "EngineSpec") -> "Sequence[CompileUnit]":
+    return program(spec).units() if callable(program) else program
+
+
+def _unlike(*sides: "tuple[CompileUnit, EngineSpec]") -> Iterator[str]:
+    from graphspec.cache.fingerprint import graph_fingerprint, graph_lines
+    from graphspec.cache.trace import trace
+    from graphspec.testing.sides import diff_of
+
+    graphs = [trace(unit, spec, spec.device.target.value).program for unit, spec in sides]
+    if graph_fingerprint(graphs[0]) != graph_fingerprint(graphs[1]):
+        yield from diff_of(*map(graph_lines, graphs))

@@ -82,7 +82,11 @@ def shown(value: Any) -> str:
     if attrs.has(type(value)):
         return type(value).__name__
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
+    return (
+        text
+        if len(text) <= _MOST_SHOWN
+        else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
+    )
 
 
 _MOST_SHOWN = 40
@@ -111,9 +115,7 @@ def _leaves(
         within = is_config_class(type(now))
         if not within or annotation is not type(now):
             others = tuple(_others(examples, section, name, now, policy))
-            yield Leaf(
-                path=path, policies=way, base=base, inside=inside, value=now, others=others
-            )
+            yield Leaf(path=path, policies=way, base=base, inside=inside, value=now, others=others)
         if within:
             yield from _leaves(examples, base, now, path + ".", way, inside)
         elif parts and now is None and prefix.count(".") < _DEEPEST:
@@ -146,9 +148,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _values(
-    examples: "_Examples", annotation: Any, now: Any, policy: FieldPolicy
-) -> Iterator[Any]:
+def _values(examples: "_Examples", annotation: Any, now: Any, policy: FieldPolicy) -> Iterator[Any]:
     parts = alternatives(annotation)
     for part in parts:
         if part is not _NONE and _holds(part, now):
@@ -208,9 +208,7 @@ def _near_tuples(
 
 def _near_objects(examples: "_Examples", now: Any, policy: FieldPolicy) -> Iterator[Any]:
     for name, annotation in _types(type(now)).items():
-        for value in itertools.islice(
-            _values(examples, annotation, getattr(now, name), policy), 2
-        ):
+        for value in itertools.islice(_values(examples, annotation, getattr(now, name), policy), 2):
             yield attrs.evolve(now, **{name: value})
 
 

@@ -10,11 +10,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from graphspec.fields import is_config_class, policies
+from graphspec.fields import evolve, is_config_class, policies
 from graphspec.keys.scope import RecordingView
 
 _VIEW_IS_MADE = RecordingView.__init__.__code__
 """A view lists the paths of every keyed field when it is made. It takes their names, never their values."""
+
+
+def unshared(section: Any) -> Any:
+    """An equal spec in which no section stands at two paths, so that reads of one are not reads of the other."""
+    inner = {name: getattr(section, name) for name in policies(type(section))}
+    return evolve(
+        section,
+        **{name: unshared(v) for name, v in inner.items() if is_config_class(type(v))},
+    )
 
 
 class RawReads:

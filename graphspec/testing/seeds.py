@@ -40,7 +40,9 @@ def compare_seeds(spec: EngineSpec, side: Side, seeds: Sequence[int]) -> Sequenc
     return list(findings.values())
 
 
-def _differences(here: Mapping[str, Any], there: Mapping[str, Any] | None, seed: int) -> Iterator[Any]:
+def _differences(
+    here: Mapping[str, Any], there: Mapping[str, Any] | None, seed: int
+) -> Iterator[Any]:
     where = f"with PYTHONHASHSEED {seed} the unit"
 
     def finding(text: str, diff: Sequence[str] = ()) -> Any:

@@ -11,13 +11,13 @@ import torch
 from graphspec.cache.fingerprint import graph_fingerprint, graph_lines
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.trace import trace
-from graphspec.cache.units import CompileUnit, EntryKey, unit_key
+from graphspec.cache.units import CompileUnit, DynamicDim, EntryKey, unit_key
 from graphspec.capture.program import load_program
 from graphspec.config.device import DeviceConfig
 from graphspec.errors import CompileError, GraphspecError, Problem
 from graphspec.resolve.spec import EngineSpec
 from graphspec.testing.described import device_profile
-from graphspec.testing.raw_reads import RawReads
+from graphspec.testing.raw_reads import RawReads, unshared
 
 _WATCHING = "graphspec.testing.raw_reads"
 _BY_TRACE = frozenset({"device.target"})
@@ -73,12 +73,12 @@ class Side:
     def __init__(
         self, spec: EngineSpec, machine: Machine, names: Sequence[str] = (), *, watch: bool = False
     ) -> None:
-        self.spec = spec
+        self.spec = unshared(spec) if watch else spec
         self._machine = machine
-        self._raw = RawReads(spec) if watch else None
+        self._raw = RawReads(self.spec) if watch else None
         self._graphs: dict[str, Graph | GraphspecError] = {}
         with self._recording() as reads:
-            listed = _units(spec)
+            listed = _units(self.spec)
         self.reads = frozenset(reads)
         self.units: Mapping[str, CompileUnit] = {
             u.name: u for u in listed if not names or u.name in names
@@ -144,11 +144,21 @@ def _units(spec: EngineSpec) -> Sequence[CompileUnit]:
         ) from error
 
 
+def inputs_of(unit: CompileUnit) -> Sequence[Any]:
+    """What of a unit's inputs stands in its graph: dtypes, sizes and bounds, and no names."""
+    return [
+        (i.dtype, [(d.minimum, d.maximum) if isinstance(d, DynamicDim) else d for d in i.shape])
+        for i in unit.inputs
+    ]
+
+
 def brief(error: GraphspecError) -> str:
     """The first problem of an error in one line."""
     problem = error.problems[0]
     more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-    return " ".join(f"{problem.where}: found {problem.found}; wanted {problem.wanted}{more}".split())
+    return " ".join(
+        f"{problem.where}: found {problem.found}; wanted {problem.wanted}{more}".split()
+    )
 
 
 def diff_of(before: Sequence[str], after: Sequence[str]) -> Sequence[str]:

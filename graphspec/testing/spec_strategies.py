@@ -77,8 +77,8 @@ def specs(configs: Values | None = None) -> st.SearchStrategy[EngineSpec]:
     2
     """
     data = configs if configs is not None else st.builds(_folders).flatmap(_engines)
-    found = data.map(lambda one: check(one).spec).filter(lambda spec: spec is not None)
-    return found  # type: ignore[return-value]
+    resolved: Values = data.map(lambda one: check(one).spec)
+    return resolved.filter(lambda spec: spec is not None)
 
 
 def _engines(folders: tuple[str, Mapping[str, str]]) -> Values:
@@ -131,9 +131,7 @@ def _evolved(section: Any, path: tuple[str, ...], value: Any) -> Any:
     return evolve(section, **{name: new})
 
 
-def _leaves(
-    section: Any, path: tuple[str, ...], along: tuple[FieldPolicy, ...]
-) -> Iterator[_Leaf]:
+def _leaves(section: Any, path: tuple[str, ...], along: tuple[FieldPolicy, ...]) -> Iterator[_Leaf]:
     cls = type(section)
     now = {name: getattr(section, name) for name in policies(cls)}
     for name, policy in policies(cls).items():
@@ -144,7 +142,9 @@ def _leaves(
             values = st.none() if type(None) in parts else None
         elif DraftOverrides in parts:
             values = st.none() | st.builds(
-                DraftOverrides, method=st.sampled_from(["eagle", "eagle3"]), target=st.just(FrozenMap({}))
+                DraftOverrides,
+                method=st.sampled_from(["eagle", "eagle3"]),
+                target=st.just(FrozenMap({})),
             )
         elif any(is_config_class(p) for p in parts):
             # An absent section that may hold what configs cannot make. Its absence differs from its presence above.

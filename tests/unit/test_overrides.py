@@ -1,16 +1,12 @@
 """Overrides of a checkpoint's config: every level, every name of a fact, functions, and chains that travel."""
 
-import multiprocessing
-import pickle
-from concurrent.futures import ProcessPoolExecutor
-
 import pytest
 
 from graphspec.config.model import ModelConfig
 from graphspec.errors import SpecError
 from graphspec.frozen import FrozenMap, freeze
 from graphspec.resolve.model_facts import facts_of, model_spec
-from graphspec.resolve.overrides import ComposedOverrides, apply_overrides
+from graphspec.resolve.overrides import apply_overrides
 from support.checkpoints import TINY
 from support.specs import config_folder
 
@@ -212,28 +208,3 @@ def test_a_target_is_resolved_with_a_function(functions, tmp_path):
     spec = model_spec(ModelConfig(source=str(folder), hf_overrides=f"{functions}:wider"))
     assert spec.hidden_size == 2 * TINY["hidden_size"]
     assert spec.extra["window"] == (1, {"a": None})
-
-
-def test_steps_act_one_after_the_other(functions):
-    """Each step sees what the one before it made; errors are those of the single overrides."""
-    steps = ({"hidden_size": 3}, f"{functions}:wider", {"vocab_size": 5, "window": None})
-    composed = ComposedOverrides(steps=steps)
-    assert composed({"hidden_size": 1}) == {"hidden_size": 6, "vocab_size": 5, "window": None}
-    assert composed == ComposedOverrides(steps=list(steps))
-    assert hash(composed) == hash(pickle.loads(pickle.dumps(composed)))
-    assert ComposedOverrides(steps=())({"a": [1]}) == {"a": (1,)}
-    with pytest.raises(SpecError) as caught:
-        ComposedOverrides(steps=({"a": 1}, {"zz": 1}), where="here")({"a": 0})
-    assert caught.value.problems[0].where == "here.zz"
-
-
-def test_composed_overrides_reach_a_spawned_process(functions):
-    """Engines send them to workers that share no memory with the parent."""
-    composed = ComposedOverrides(steps=({"hidden_size": 3}, f"{functions}:wider"))
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        made = pool.submit(composed, freeze({"hidden_size": 1})).result(timeout=120)
-        with pytest.raises(SpecError, match="zz"):
-            pool.submit(ComposedOverrides(steps=({"zz": 1},)), {}).result(timeout=120)
-    assert isinstance(made, FrozenMap)
-    assert made == {"hidden_size": 6, "window": (1, {"a": None})}
