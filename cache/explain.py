@@ -12,7 +12,7 @@ from graphspec.cache.location import cache_folder
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import CompileUnit
 from graphspec.errors import KeyFactorError
-from graphspec.keys.compare import Difference, compare
+from graphspec.keys.compare import Difference, compare, parts
 from graphspec.keys.encoding import decode
 from graphspec.resolve.spec import EngineSpec
 
@@ -191,7 +191,7 @@ def _in_part(
     part: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> tuple[Difference, ...]:
     one, other = stored.get(part), wanted.get(part)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
+    if parts(one) is not None and parts(other) is not None:
         return compare(one, other)
     return compare({part: one} if part in stored else {}, {part: other} if part in wanted else {})
 

@@ -11,10 +11,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from graphspec.cache.native import operator_problems
 from graphspec.cache.units import CompileUnit, DynamicDim
-from graphspec.errors import CompileError, GraphspecError, Problem
+from graphspec.errors import CompileError, GraphspecError, Problem, UndeclaredFactorError
 from graphspec.keys.scope import RecordingView, reads_as_text
-from graphspec.keys.source import check_files, watched_files
+from graphspec.keys.undeclared import undeclared, variable_problems
+from graphspec.keys.watch import Watch
 from graphspec.resolve.spec import EngineSpec
 
 _HINTS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
@@ -38,20 +40,34 @@ class Trace:
 def trace(unit: CompileUnit, spec: EngineSpec, device: str) -> Trace:
     """Exports a unit for `device` without touching one.
 
-    Raises `UndeclaredFactorError` for a read outside the unit's scope or code outside its modules, and
-    `CompileError` for what torch.export refuses.
+    Raises `UndeclaredFactorError` for a read outside the unit's scope, code outside its modules, and whatever else the
+    watch sees that the key does not cover; `CompileError` for what torch.export refuses.
     """
     began = time.perf_counter()
     reads: dict[str, Any] = {}
-    files: set[str] = set()
+    watch = Watch()
     view = RecordingView(spec, unit.scope, reads)
     hints = _hints(unit)
     sizes = [[hints[d] if isinstance(d, DynamicDim) else d for d in i.shape] for i in unit.inputs]
-    with _no_garbage_collection():
-        with watched_files(files):
-            function = unit.build(view)
-        program = _export(unit, _Watched(function, files), sizes, hints, device)
-    check_files(files, unit.own_modules, unit.name)
+    with _no_garbage_collection(), _plain_state():
+        try:
+            with watch.watching():
+                function = unit.build(view)
+            program = _export(unit, _Watched(function, watch), sizes, hints, device)
+        except UndeclaredFactorError:
+            raise
+        except Exception as error:
+            # What a variable held may be the reason, and another machine would not see this error.
+            read = variable_problems(watch, unit.environment, unit.name)
+            if read:
+                raise UndeclaredFactorError(read) from error
+            raise
+    problems = [
+        *undeclared(watch, unit.own_modules, unit.environment, unit.name),
+        *operator_problems(program, unit.own_modules, unit.libraries, unit.name),
+    ]
+    if problems:
+        raise UndeclaredFactorError(problems)
     return Trace(
         program=program,
         reads=reads_as_text(reads),
@@ -72,6 +88,17 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _plain_state() -> Iterator[None]:
+    """Keeps out what a thread may have switched on around a trace: autocast would add conversions to the graph. Units are
+    compiled by threads that have nothing switched on, and a trace elsewhere should see the same."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _outputs(
@@ -170,13 +197,13 @@ def _cause(error: BaseException) -> GraphspecError | None:
 
 
 class _Watched(torch.nn.Module):
-    """The traced callable as a module; files are recorded only while it runs, not while torch.export works."""
+    """The traced callable as a module; it is watched only while it runs, not while torch.export works."""
 
-    def __init__(self, function: Any, files: set[str]) -> None:
+    def __init__(self, function: Any, watch: Watch) -> None:
         super().__init__()
         self._function = function
-        self._files = files
+        self._watch = watch
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        with watched_files(self._files):
+        with self._watch.watching():
             return self._function(*tensors)

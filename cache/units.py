@@ -6,8 +6,11 @@ from typing import Any, Protocol
 
 import attrs
 
+from graphspec.cache.builds import bare, build_identity
+from graphspec.cache.native import NativeLibrary, library_digests
 from graphspec.config.device import DeviceProfile
 from graphspec.keys.encoding import EPOCH, encode
+from graphspec.keys.environment import declared_environment
 from graphspec.keys.factors import digest
 from graphspec.keys.scope import Scope
 from graphspec.keys.source import source_digest
@@ -42,6 +45,9 @@ class CompileUnit:
     `build(spec)` returns the callable that is traced; it and what it returns may read only the fields in `scope`, and
     run only code of `modules` (dotted names) and the toolchain. The callable takes the `inputs` in order and returns
     a tensor or a tuple of tensors. Weights are inputs, so one unit serves all layers of equal shape.
+
+    `environment` names variables that the unit's code may read: they are in its key by value. `libraries` are the files
+    behind custom operators that it calls: they are in its key by content.
     """
 
     name: str
@@ -49,11 +55,13 @@ class CompileUnit:
     modules: tuple[str, ...]
     build: Callable[[Any], Callable[..., Any]]
     inputs: tuple[TensorInput, ...]
+    environment: tuple[str, ...] = ()
+    libraries: tuple[NativeLibrary, ...] = ()
 
     @property
     def own_modules(self) -> tuple[str, ...]:
         """The declared modules, and the one that `build` is written in."""
-        home = inspect.getmodule(self.build)
+        home = inspect.getmodule(bare(self.build))
         name = home.__name__ if home is not None else ""
         if not name or name == "__main__" or name in self.modules:
             return self.modules
@@ -99,17 +107,23 @@ def unit_key(
     options: Mapping[str, Any],
 ) -> EntryKey:
     """The key of the compiled unit: its part of the spec, its code, its inputs, the toolchain and the device."""
+    declared = {
+        "environment": declared_environment(unit.environment),
+        "libraries": library_digests(unit.libraries),
+    }
     text = encode(
         {
             "epoch": EPOCH,
             "kind": "unit",
             "unit": unit.name,
+            "build": build_identity(unit.build),
             "scope": unit.scope.factors(spec),
             "signature": signature(unit),
             "source": source_digest(unit.own_modules),
             "toolchain": toolchain,
             "device": device,
             "options": options,
+            **{part: values for part, values in declared.items() if values},
         }
     )
     return EntryKey(text, digest(text))

@@ -40,6 +40,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.keys:keys",
         "What keys are made of, and golden keys that show when one changes.",
     ),
+    "audit": (
+        "graphspec.cli.audit:audit",
+        "Change each field alone, trace every unit, and compare keys with graphs.",
+    ),
     "cache": ("graphspec.cli.cache:cache", "Look into the cache folder."),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }

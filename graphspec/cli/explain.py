@@ -70,5 +70,6 @@ def _print_nearest(unit: "UnitExplanation") -> None:
 def _reading(row: "KeyDifference") -> str:
     if row.part != "scope":
         return ""
-    known = {True: "read by the stored trace", False: "not read by the stored trace"}
-    return f"  ({known.get(row.read, 'whether the stored trace depends on it cannot be told')})"
+    if row.read is None:
+        return "  (whether the stored trace depends on it cannot be told)"
+    return f"  ({'' if row.read else 'not '}read by the stored trace)"

@@ -4,7 +4,7 @@ import enum
 from typing import Any, ClassVar
 
 from graphspec.errors import Problem
-from graphspec.fields import Rule, Stage, config_class, keyed
+from graphspec.fields import Rule, Stage, config_class, evolve, keyed
 from graphspec.text import did_you_mean, show
 
 ATTENTION_BACKENDS = (
@@ -78,6 +78,12 @@ def attention_backend_problems(name: str | None) -> list[Problem]:
             hint=did_you_mean(name, ATTENTION_BACKENDS),
         )
     ]
+
+
+def canonical_kernels(section: KernelConfig) -> KernelConfig:
+    """The section with the backend under its canonical name, so that two spellings of one engine have one key."""
+    name = attention_backend_name(section.attention_backend)
+    return section if name == section.attention_backend else evolve(section, attention_backend=name)
 
 
 def attention_backend_name(name: str | None) -> str | None:

@@ -8,19 +8,10 @@ from typing import Any
 import attrs
 
 from graphspec.errors import KeyFactorError
+from graphspec.fields import HIDDEN, FieldPolicy, is_config_class, policies
 from graphspec.keys.encoding import DtypeName, EnumName, Record, encode_decoded
 from graphspec.keys.factors import CLASS
 from graphspec.keys.writers import class_name
-
-SECRETS = frozenset(
-    {
-        ("graphspec.config.extras.WatermarkConfig", "key"),
-        # Free-form: a loader's credentials may be among it.
-        ("graphspec.config.speculative.SpeculativeConfig", "draft_load_config"),
-        ("graphspec.resolve.spec.SpeculativeSpec", "draft_load_config"),
-    }
-)
-"""Class and field of values that no output may contain. All of them are unkeyed."""
 
 _SHOWN = 80
 _SCHEDULE = "dense"
@@ -51,7 +42,7 @@ class Hidden:
         return hash(Hidden)
 
     def __repr__(self) -> str:
-        return "hidden"
+        return HIDDEN
 
 
 @attrs.frozen(kw_only=True)
@@ -86,8 +77,8 @@ def compare(one: Any, other: Any) -> tuple[Difference, ...]:
     >>> stored = decode(encode({"": "Spec", "model": {"": "Model", "width": 64}, "mode": "full"}))
     >>> for difference in compare(stored, {"": "Spec", "model": {"": "Model", "width": 32}}):
     ...     print(difference)
-    model.width: 64 -> 32
     mode: 'full' -> absent
+    model.width: 64 -> 32
     """
     return tuple(_differences(one, other, ""))
 
@@ -134,16 +125,19 @@ def parts(value: Any) -> tuple[str, Mapping[Any, Any]] | None:
         if isinstance(cls, str):
             return cls, {k: v for k, v in value.items() if k != CLASS}
         return "", value
-    cls = type(value)
-    if attrs.has(cls) and cls not in (EnumName, DtypeName):
-        name = class_name(cls)
-        return name, {a.name: hide(name, a.name, getattr(value, a.name)) for a in attrs.fields(cls)}
+    kind = type(value)
+    if is_config_class(kind):
+        return class_name(kind), {
+            name: hide(getattr(value, name), policy) for name, policy in policies(kind).items()
+        }
+    if attrs.has(kind) and kind not in (EnumName, DtypeName):
+        return class_name(kind), {a.name: getattr(value, a.name) for a in attrs.fields(kind)}
     return None
 
 
-def hide(cls: str, field: str, value: Any) -> Any:
+def hide(value: Any, policy: FieldPolicy) -> Any:
     """The value, or `Hidden` in place of a secret."""
-    return Hidden(value) if value is not None and (cls, field) in SECRETS else value
+    return Hidden(value) if policy.secret else value
 
 
 def _nested(value: Any) -> bool:

@@ -67,7 +67,7 @@ def _factors(section: Any, trees: Trees, path: str, unkeyed: str) -> Iterator[Fa
             inner = {stage: trees[stage].get(name, {}) for stage in Stage}
             yield from _factors(value, inner, below, reason)
             continue
-        shown = hide(class_name(cls), name, value)
+        shown = hide(value, policy)
         yield Factor(path=below, value=shown, stages=stages, why=_why(policy, stages, reason))
     for name, (value, stages) in _additions(section, trees).items():
         below = f"{path}.{name}" if path else name
@@ -115,11 +115,10 @@ def differences(one: Any, other: Any) -> tuple[SpecDifference, ...]:
 
 
 def _whole(section: Any) -> Mapping[str, Any]:
-    cls = class_name(type(section))
-    tree: dict[str, Any] = {CLASS: cls}
-    for name in policies(type(section)):
+    tree: dict[str, Any] = {CLASS: class_name(type(section))}
+    for name, policy in policies(type(section)).items():
         value = getattr(section, name)
-        tree[name] = _whole(value) if is_config_class(type(value)) else hide(cls, name, value)
+        tree[name] = _whole(value) if is_config_class(type(value)) else hide(value, policy)
     return tree
 
 

@@ -1,9 +1,11 @@
 """Golden keys: keys in a file that people review, one readable line a factor, and what differs from them now."""
 
 import contextlib
+import enum
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -11,14 +13,16 @@ import attrs
 from graphspec.errors import EnvironmentProblem, Problem, SpecError
 from graphspec.fields import Stage
 from graphspec.keys import encoding
-from graphspec.keys.encoding import DtypeName, EnumName, Record, decode
-from graphspec.keys.factors import CLASS, classes_of, digest, flatten, key_text
+from graphspec.keys.encoding import DtypeName, EnumName, Record
+from graphspec.keys.factors import CLASS, classes_of, compute_hash, factor_tree, flatten
+from graphspec.keys.writers import class_name
 from graphspec.text import show
 
 FORMAT = 1
 """Number of the file's layout."""
 
 _CLASS = ":class"
+_SHOWN = 120
 
 
 @attrs.frozen(kw_only=True)
@@ -63,60 +67,90 @@ class FactorChange:
 
     def __str__(self) -> str:
         values = [v for v in (self.before, self.after) if v is not None]
-        return f"{self.kind:<9} {self.path}: {' -> '.join(values)}"
+        pairs = enumerate(zip(self.before or "", self.after or "", strict=False))
+        start = next((i for i, (a, b) in pairs if a != b), 0)
+        return f"{self.kind:<9} {self.path}: {' -> '.join(_cut(v, start) for v in values)}"
+
+
+def _cut(text: str, start: int) -> str:
+    """The text, or of a long one the part from shortly before `start`."""
+    if len(text) <= _SHOWN:
+        return text
+    begin = max(0, start - _SHOWN // 4)
+    end = begin + _SHOWN
+    return f"{'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"
 
 
 def golden_of(section: Any, config: Mapping[str, Any] | None = None) -> Golden:
     """The keys that `section`, usually an `EngineSpec`, has now."""
-    return Golden(
-        keys={stage: golden_key(key_text(section, stage)) for stage in Stage}, config=config
-    )
+    return Golden(keys={stage: golden_key(section, stage) for stage in Stage}, config=config)
 
 
-def golden_key(text: bytes) -> GoldenKey:
-    """A key by its canonical bytes."""
-    factors = decode(text)["factors"]
+def golden_key(section: Any, stage: Stage) -> GoldenKey:
+    """The key that `section` has now for one stage."""
+    factors = factor_tree(section, stage)
     lines = {path: written(value) for path, value in flatten(factors)}
     lines |= {f"{path}{_CLASS}": written(name) for path, name in classes_of(factors)}
     lines["class"] = written(factors[CLASS])
-    return GoldenKey(hash=digest(text), text=dict(sorted(lines.items())))
+    return GoldenKey(hash=compute_hash(section, stage), text=dict(sorted(lines.items())))
 
 
 def written(value: Any) -> str:
-    """A decoded factor as people read it. Values of different types never look the same.
+    """A factor, live or decoded, as people read it. Values with different encodings never look the same.
 
     >>> written((1, 1.0, True, "1", None, {"a": b"b"}))
-    '(1, 1.0, true, "1", none, {"a": x\\'62\\'})'
+    '(1, 1.0, true, "1", none, {"a": x\'62\'})'
     """
-    if value is None or isinstance(value, bool):
-        return "none" if value is None else str(value).lower()
-    if isinstance(value, int):
+    kind = type(value)
+    if kind is str:
+        return _quoted(value)
+    if kind is int:
         return str(value) if abs(value) < 1 << 63 else hex(value)
-    if isinstance(value, float):
+    if value is None or kind is bool:
+        return "none" if value is None else str(value).lower()
+    if kind is float:
         return repr(value)
-    if isinstance(value, str):
-        # ASCII only: nobody can review what cannot be seen.
-        return json.dumps(value)
-    if isinstance(value, bytes):
+    if kind is bytes:
         return f"x'{value.hex()}'"
+    if isinstance(value, enum.Enum):
+        return _member(value)
+    if isinstance(value, EnumName):
+        return f"{value.cls}.{value.member}"
     return _written_composite(value)
 
 
+# A spec has the same names and choices in many places, and a file of goldens has many specs.
+@lru_cache(4096)
+def _quoted(text: str) -> str:
+    # ASCII only: nobody can review what cannot be seen.
+    return json.dumps(text)
+
+
+@lru_cache(4096, typed=True)
+def _member(value: enum.Enum) -> str:
+    return f"{class_name(type(value))}.{value.name}"
+
+
 def _written_composite(value: Any) -> str:
-    if isinstance(value, EnumName):
-        return f"{value.cls}.{value.member}"
-    if isinstance(value, DtypeName):
-        return value.name
-    if isinstance(value, Record):
-        inner = ", ".join(f"{name}={written(v)}" for name, v in value.fields.items())
-        return f"{value.cls}({inner})"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{written(k)}: {written(v)}' for k, v in value.items())}}}"
-    if isinstance(value, frozenset):
-        return f"set({', '.join(sorted(map(written, value)))})"
+    kind = type(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(written, value))}{',' * (len(value) == 1)})"
-    return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, frozenset | set):
+        return f"set({', '.join(sorted(map(written, value)))})"
+    if isinstance(value, Mapping):
+        pairs = sorted((written(k), written(v)) for k, v in value.items())
+        return f"{{{', '.join(f'{k}: {v}' for k, v in pairs)}}}"
+    if isinstance(value, Record):
+        named: Mapping[str, Any] = value.fields
+        return f"{value.cls}({', '.join(f'{n}={written(named[n])}' for n in sorted(named))})"
+    if attrs.has(kind) and kind is not DtypeName:
+        inner = ", ".join(
+            f"{n}={written(getattr(value, n))}" for n in sorted(attrs.fields_dict(kind))
+        )
+        return f"{class_name(kind)}({inner})"
+    return value.name if isinstance(value, DtypeName) else str(value)
 
 
 def changes(before: GoldenKey, after: GoldenKey) -> tuple[FactorChange, ...]:
@@ -138,7 +172,7 @@ def drift(name: str, before: Golden, after: Golden) -> Iterator[str]:
             continue
         found = changes(one, other)
         if one.hash == other.hash:
-            yield f"{name}: the text of the {stage.name} key is not that of its hash: the file was edited"
+            yield f"{name}: the text of the {stage.name} key is not that of its hash: the file was edited by hand"
         else:
             yield f"{name}: the {stage.name} key changed, {one.hash} -> {other.hash}"
         yield from (f"  {change}" for change in found if change not in told)

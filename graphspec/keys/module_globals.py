@@ -7,20 +7,18 @@ mappings, enum members, dtypes) are compared with their source. Functions, class
 files. Code of branches that were not taken is looked at too.
 """
 
-import dis
 import enum
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
-
-import attrs
 
 from graphspec.errors import KeyFactorError, Problem
 from graphspec.keys.constants import NotConstantError, Sources
 from graphspec.keys.encoding import encode
 from graphspec.keys.environment import HIDDEN, is_secret
+from graphspec.keys.loads import Load, loads_of, sets_in_order
 from graphspec.keys.source import is_toolchain_module, module_file
 from graphspec.keys.watch import Function
 from graphspec.text import show
@@ -36,44 +34,6 @@ _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 """Classes of the standard library whose attributes are an application's settings."""
 
 
-@attrs.frozen
-class Load:
-    """A global that code loads, the attributes that it takes of it, and where."""
-
-    name: str
-    attributes: tuple[str, ...]
-    line: int
-    module: str = ""
-    """Set for ``from module import name`` inside a function."""
-    in_order: bool = False
-    """True when its members are taken one after the other."""
-
-
-def loads_of(code: CodeType) -> Iterator[Load]:
-    """Every global that this code can load, with the attributes that are taken of it at once.
-
-    >>> [(l.name, l.attributes) for l in loads_of(compile("a.b.c + d", "x", "eval"))]
-    [('a', ('b', 'c')), ('d', ())]
-    """
-    steps = list(dis.get_instructions(code))
-    imported = ""
-    for at, step in enumerate(steps):
-        line = step.positions.lineno if step.positions is not None else None
-        line = line or code.co_firstlineno
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            attributes = []
-            for following in steps[at + 1 :]:
-                if following.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-                    break
-                attributes.append(str(following.argval))
-            yield Load(str(step.argval), tuple(attributes), line)
-        elif step.opname == "IMPORT_NAME":
-            level = steps[at - 2].argval
-            imported = "." * (level if isinstance(level, int) else 0) + str(step.argval)
-        elif step.opname == "IMPORT_FROM":
-            yield Load(str(step.argval), (), line, imported)
-
-
 def global_problems(
     functions: Iterable[Function], modules: Sequence[str], unit: str
 ) -> Sequence[Problem]:
@@ -83,6 +43,8 @@ def global_problems(
         if not function.code.co_filename.startswith("<"):
             for load in loads_of(function.code):
                 check.load(load, function)
+            for members, line in sets_in_order(function.code):
+                check.order("a set", members, f"{function.code.co_filename}:{line}")
     return list(check.problems.values())
 
 
@@ -109,6 +71,8 @@ class _Check:
         for attribute in (*load.attributes, None):
             if _is_value(value) or self._sources.is_constant(module, name):
                 self._compare(module, name, value, place)
+                if load.in_order:
+                    self.order(f"the set {module}.{name}", value, place)
                 return
             if attribute is None or _is_toolchain_object(value):
                 return
@@ -126,6 +90,20 @@ class _Check:
             else:
                 self._object(module, name, value, attribute, place)
                 return
+
+    def order(self, what: str, members: Any, place: str) -> None:
+        """Notes a loop over a set whose order is another in each process."""
+        if (
+            isinstance(members, set | frozenset)
+            and len(members) > 1
+            and not all(map(_is_number, members))
+        ):
+            self.problems[what, place] = Problem(
+                where=f"unit {self._unit}",
+                found=f"{what} is iterated at {place}",
+                wanted="an order that is the same in each process, since the graph may follow it",
+                hint="sort it, or make it a tuple: the order of texts in a set depends on PYTHONHASHSEED",
+            )
 
     def _compare(self, module: str, name: str, value: Any, place: str) -> None:
         if (module, name) in self._fine or (module, name) in self.problems:
@@ -224,6 +202,10 @@ def _is_toolchain_object(value: Any) -> bool:
     if f"{kind.__module__}.{kind.__qualname__}" in _NAMESPACES:
         return False
     return callable(value) or is_toolchain_module(kind.__module__)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _same(one: Any, other: Any) -> bool:

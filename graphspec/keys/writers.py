@@ -1,7 +1,6 @@
 """The writers behind the canonical encoding: for each class of values, what makes its bytes."""
 
 import enum
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -51,7 +50,7 @@ def sequence_writer(tag: bytes, writers: Writers) -> Writer:
     """Writes members in order. Long runs of plain integers, such as a depth for each batch size, take a short cut."""
 
     def write(value: Sequence[Any]) -> bytes:
-        if len(value) > 16 and set(map(type, value)) == {int}:
+        if len(value) > 16 and list(map(type, value)).count(int) == len(value):
             return frame(tag, b"".join(map(_INTEGERS.__getitem__, value)))
         return frame(tag, b"".join([writers[type(v)](v) for v in value]))
 
@@ -121,7 +120,9 @@ class _Integers(dict[int, bytes]):
 
 
 def _float(value: float) -> bytes:
-    return frame(b"f", b"nan" if math.isnan(value) else value.hex().encode())
+    # Of a NaN, hex gives neither sign nor payload.
+    digits = value.hex().encode()
+    return b"f%d:%b" % (len(digits), digits)
 
 
 def _string(value: str) -> bytes:

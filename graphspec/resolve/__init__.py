@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import attrs
 
 from graphspec.config.engine import EngineConfig
+from graphspec.config.kernels import canonical_kernels
 from graphspec.config.model import ModelSpec
 from graphspec.config.partial import Partial, UnreadableError, readable
 from graphspec.config.schedule import KSchedule
@@ -249,7 +250,7 @@ def _spec(
         parallel=config.parallel,
         scheduler=evolve(config.scheduler, max_num_seqs=limits.max_num_seqs),
         kv_cache=config.kv_cache,
-        kernels=config.kernels,
+        kernels=canonical_kernels(config.kernels),
         runner=runner,
         mode=mode,
         speculative=speculative,

@@ -6,6 +6,7 @@ import attrs
 
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.engine import EngineConfig
+from graphspec.config.kernels import canonical_kernels
 from graphspec.config.model import ModelSpec
 from graphspec.config.partial import Partial, UnreadableError, attempt, found, readable
 from graphspec.config.schedule import KSchedule
@@ -291,7 +292,7 @@ def speculative_spec(
         speculator=made.speculator,
         draft_model=made.draft.model,
         draft_parallel=made.draft.parallel,
-        draft_kernels=made.draft.kernels,
+        draft_kernels=canonical_kernels(made.draft.kernels),
         draft_kv_cache_dtype=made.draft.kv_cache_dtype,
         draft_cudagraph_mode=CudagraphMode.NONE if section.enforce_eager else mode,
         draft_lm_head_quantization=section.draft_lm_head_quantization,

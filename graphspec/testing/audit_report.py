@@ -6,6 +6,29 @@ from typing import Any
 
 import attrs
 
+from graphspec.keys.compare import describe
+
+
+def shown(value: Any, name: str = "") -> str:
+    """A value in a few characters: a section by its class. `name` is the field's.
+
+    >>> shown(None), shown((0, 4, 4), "dense"), shown("llama"), shown(Verdict.QUIET)
+    ('none', '1 to 2: 4', 'llama', 'quiet')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if attrs.has(type(value)):
+        return type(value).__name__
+    text = value if isinstance(value, str) else describe(value, name, limit=1 << 16)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    half = _MOST_SHOWN // 2
+    return text if len(text) <= _MOST_SHOWN else f"{text[:half]}...{text[-half:]}"
+
+
+_MOST_SHOWN = 40
+
 
 class Verdict(enum.Enum):
     """What became of one unit's key and graph when one field was changed."""

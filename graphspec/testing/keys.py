@@ -10,7 +10,6 @@ import attrs
 from graphspec.fields import Stage
 from graphspec.keys import encoding
 from graphspec.keys.explain import differences
-from graphspec.keys.factors import key_text
 from graphspec.keys.golden import (
     GoldenFile,
     advice,
@@ -65,8 +64,8 @@ class GoldenAssertion:
 def assert_moves_key(spec: Any, other: Any, stage: Stage) -> None:
     """Fails when both have one key for `stage`, and lists the fields in which they differ and why no key has them."""
     __tracebackhide__ = True
-    one = golden_key(key_text(spec, stage))
-    if one != golden_key(key_text(other, stage)):
+    one = golden_key(spec, stage)
+    if one != golden_key(other, stage):
         return
     found = _told(spec, other) or ["  they are equal"]
     raise AssertionError("\n".join([f"both have the {stage.name} key {one.hash}", *found]))
@@ -75,7 +74,7 @@ def assert_moves_key(spec: Any, other: Any, stage: Stage) -> None:
 def assert_keeps_key(spec: Any, other: Any, stage: Stage) -> None:
     """Fails when the two have different keys for `stage`, and lists the factors that differ."""
     __tracebackhide__ = True
-    one, two = (golden_key(key_text(s, stage)) for s in (spec, other))
+    one, two = (golden_key(s, stage) for s in (spec, other))
     if one == two:
         return
     found = [f"  {change}" for change in changes(one, two)]

@@ -56,7 +56,7 @@ class Leaf:
     @property
     def is_secret(self) -> bool:
         """True where no report may show the value."""
-        return "secret" in self.policies[-1].reason
+        return any(policy.secret for policy in self.policies)
 
     def changed(self, value: Any) -> EngineSpec:
         """`base` with another value of the field, and nothing else. Raises `SpecError` where a rule refuses it."""
@@ -67,29 +67,6 @@ def put(section: Any, path: str, value: Any) -> Any:
     """A copy of `section` with `value` at a dotted path, checked as any new one."""
     name, _, rest = path.partition(".")
     return evolve(section, **{name: put(getattr(section, name), rest, value) if rest else value})
-
-
-def shown(value: Any) -> str:
-    """A value in a few characters: a section by its class.
-
-    >>> shown(None), shown((1, 2)), shown("llama"), shown(Stage.CAPTURE)
-    ('none', '(1, 2)', 'llama', 'capture')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, enum.Enum):
-        value = value.value
-    if attrs.has(type(value)):
-        return type(value).__name__
-    text = value if isinstance(value, str) else repr(value)
-    return (
-        text
-        if len(text) <= _MOST_SHOWN
-        else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
-    )
-
-
-_MOST_SHOWN = 40
 
 
 def leaves(spec: EngineSpec) -> Iterator[Leaf]:

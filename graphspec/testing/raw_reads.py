@@ -95,7 +95,7 @@ class _Slot:
 
     def __get__(self, section: Any, owner: type | None = None) -> Any:
         if section is None:
-            return self._slot
+            return self
         self._told(section, self._name)
         return self._slot.__get__(section, owner)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from graphspec.errors import EnvironmentProblem, GraphspecError, Problem
+from graphspec.errors import EnvironmentProblem, Problem
 from graphspec.resolve.spec import EngineSpec
 from graphspec.testing.audit_report import Finding
 from graphspec.testing.described import cuda_traceable
@@ -34,8 +34,8 @@ def compare_seeds(spec: EngineSpec, side: Side, seeds: Sequence[int]) -> Sequenc
     findings: dict[tuple[str, str], Finding] = {}
     for seed in seeds:
         there = _in_child(spec, list(here), seed)
-        for name in here:
-            for what, found in _differences(here[name], there.get(name), seed):
+        for name, mine in here.items():
+            for what, found in _differences(mine, there.get(name), seed):
                 findings.setdefault((name, what), found(name))
     return list(findings.values())
 
@@ -61,10 +61,8 @@ def _differences(
 
 
 def _lines(side: Side, name: str) -> Sequence[str]:
-    try:
-        return list(side.graph(name).lines)
-    except GraphspecError as error:
-        return [f"no graph: {brief(error)}"]
+    failure = side.failure(name)
+    return list(side.graph(name).lines) if failure is None else [f"no graph: {brief(failure)}"]
 
 
 def _in_child(spec: EngineSpec, names: Sequence[str], seed: int) -> Mapping[str, Any]:

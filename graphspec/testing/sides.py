@@ -87,11 +87,14 @@ class Side:
     def _recording(self) -> Any:
         return nullcontext(set[str]()) if self._raw is None else self._raw.recording()
 
+    def failure(self, name: str) -> GraphspecError | None:
+        """Why a unit cannot be traced; None where it can."""
+        found = self._found(name)
+        return found if isinstance(found, GraphspecError) else None
+
     def graph(self, name: str) -> Graph:
         """The graph of a unit. Raises `UndeclaredFactorError` or `CompileError` where it cannot be traced."""
-        if name not in self._graphs:
-            self._graphs[name] = self._traced(self.units[name])
-        found = self._graphs[name]
+        found = self._found(name)
         if isinstance(found, GraphspecError):
             raise found
         return found
@@ -102,6 +105,11 @@ class Side:
         if isinstance(found, GraphspecError):
             raise found
         return found
+
+    def _found(self, name: str) -> Graph | GraphspecError:
+        if name not in self._graphs:
+            self._graphs[name] = self._traced(self.units[name])
+        return self._graphs[name]
 
     def _traced(self, unit: CompileUnit) -> Graph | GraphspecError:
         if self._raw is not None:

@@ -1,7 +1,10 @@
 """The canonical encoding over generated values: it loses nothing, merges nothing, and survives any bytes."""
 
+import collections
 import enum
 import struct
+import types
+import typing
 from collections.abc import Mapping
 
 import attrs
@@ -9,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphspec.errors import KeyFactorError
+from graphspec.frozen import FrozenMap
 from graphspec.keys.encoding import EnumName, Record, decode, encode, encode_decoded
 
 
@@ -19,6 +23,14 @@ class Colour(enum.Enum):
 
 class Level(enum.IntEnum):
     ONE = 1
+
+
+class Rank(enum.IntEnum):
+    ONE = 1
+
+
+class Word(enum.StrEnum):
+    RED = "red"
 
 
 class Bits(enum.Flag):
@@ -55,6 +67,9 @@ LOOKALIKES = [
         Bits.A | Bits.B,
     ),
     *("i1:1", b"i1:1", "1:1", "s1:a", ":", "é", "e\u0301", "\x00"),
+    *(Rank.ONE, Word.RED, b"red", "31", "x31", "1.0", "True", "0x1", "1\x00", "\x001", "\x00\x00"),
+    *(10**400, -(10**400), 10**400 + 1, (1 << 63) - 1, -(1 << 63), -(1 << 63) - 1, 2.0**-1074),
+    *(float("-inf"), "inf", "-0.0", ((),), (((),),), frozenset({()}), frozenset({frozenset()})),
 ]
 leaves = (
     st.sampled_from(LOOKALIKES)
@@ -165,6 +180,102 @@ def test_a_value_in_another_wrapping_has_other_bytes(value):
     mine, exact = encode(value), shape(value)
     for other in rewrapped(value):
         assert (encode(other) == mine) == (shape(other) == exact), other
+
+
+def looks_like(value):
+    """What a careless writer would take for this one value: same text, same number, same members, same fields."""
+    yield from rewrapped(value)
+    if isinstance(value, bytes):
+        yield from (value.hex(), value.decode("latin-1"), list(value), tuple(value))
+    if isinstance(value, frozenset):
+        yield from (tuple(value), list(value), dict.fromkeys(value), frozenset({value}))
+    if isinstance(value, str):
+        yield from (f"{value}\x00", value.encode().hex(), [value], {value: None})
+        yield from (v for v in LOOKALIKES if str(v) == value)
+    if isinstance(value, int | float) and value == value:
+        yield from (v for v in LOOKALIKES if v == value)
+    if value in (None, (), [], {}, "", b"", 0, frozenset()):
+        yield from (None, (), [], {}, "", b"", 0, False, frozenset(), [None], [[]], ((),), {"": ""})
+
+
+def altered(draw, value):
+    """The value with one part of it, at any depth, replaced by what it could be taken for."""
+    inside = parts(value)
+    if inside and draw(st.booleans()):
+        at = draw(st.integers(0, len(inside) - 1))
+        return put(value, at, altered(draw, inside[at]))
+    return draw(st.sampled_from(list(looks_like(value))))
+
+
+def parts(value):
+    """What a value is made of, in a fixed order."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    return [value.x, value.y] if isinstance(value, Point | Twin) else []
+
+
+def put(value, at, part):
+    """The value with another part in one place."""
+    inside = parts(value)
+    inside[at] = part
+    if isinstance(value, dict):
+        return dict(zip(value, inside, strict=True))
+    return type(value)(*inside) if isinstance(value, Point | Twin) else type(value)(inside)
+
+
+@given(values, st.data())
+def test_one_part_taken_for_another_changes_the_bytes(value, data):
+    """A look-alike anywhere inside, however deep: equal bytes if and only if equal as typed values."""
+    other = altered(data.draw, value)
+    assert (encode(other) == encode(value)) == (shape(other) == shape(value))
+
+
+def test_no_two_lookalikes_share_bytes():
+    """All pairs of the values that Python, JSON or repr confuse, alone and inside every kind of container."""
+    wrappers = (
+        lambda v: v,
+        lambda v: (v,),
+        lambda v: [v],
+        lambda v: {"a": v},
+        lambda v: {v: "a"},
+        lambda v: frozenset({v}),
+        lambda v: Point(v),
+        lambda v: Twin(v),
+        lambda v: (v, v),
+        lambda v: ((v,), v),
+    )
+    found = {}
+    for value in (wrap(v) for v in LOOKALIKES for wrap in wrappers):
+        exact = shape(value)
+        assert found.setdefault(encode(value), exact) == exact
+    assert len(found) > 9 * len({encode(v) for v in LOOKALIKES})
+
+
+class Pair(typing.NamedTuple):
+    x: object
+    y: object
+
+
+@given(st.lists(hashable, max_size=4))
+def test_containers_count_by_their_kind(items):
+    """By rule, a set is a frozenset, any mapping a mapping, and a named tuple a tuple: Python calls them equal too."""
+    mapping = dict.fromkeys(items, 1)
+    assert encode(set(items)) == encode(frozenset(items))
+    assert encode(FrozenMap(mapping)) == encode(mapping) == encode(collections.OrderedDict(mapping))
+    assert encode(types.MappingProxyType(mapping)) == encode(mapping)
+    assert encode(Pair(items, None)) == encode((items, None))
+    assert encode(set(items)) != encode(tuple(items))
+
+
+@given(st.integers(-(1 << 70), 1 << 70) | st.integers(-(10**500), 10**500))
+def test_integers_of_any_size_have_one_form(number):
+    """Small ones, those around 64 bits, and those that Python would not print: read back exactly, typed."""
+    assert type(decode(encode(number))) is int
+    assert decode(encode(number)) == number
+    assert encode(number) != encode(number + 1)
+    assert len({encode(v) for v in (number, str(number), (number,), [number])}) == 4
 
 
 @given(values, values)

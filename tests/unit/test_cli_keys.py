@@ -16,8 +16,8 @@ from graphspec.resolve.spec import EngineSpec
 from graphspec.speculators.base import SpeculatorConfig
 from graphspec.speculators.ngram import NgramSpeculatorConfig
 from graphspec.speculators.registry import known_methods, speculator_config_class
-from support.speculative import registered
 from support.specs import config_folder, plain_config
+from support.speculative import registered
 
 
 @pytest.fixture
@@ -47,7 +47,11 @@ def test_lock_and_check_agree(capsys, configs):
     assert (code, err) == (0, "")
     assert [line.split(":")[0] for line in out.splitlines()[:2]] == ["one", "two"]
     assert out.splitlines()[-1] == f"epoch {encoding.EPOCH}, written to {configs[2]}"
-    assert called(capsys, "check", "--goldens", configs[2]) == (0, "2 goldens: no key changed\n", "")
+    assert called(capsys, "check", "--goldens", configs[2]) == (
+        0,
+        "2 goldens: no key changed\n",
+        "",
+    )
 
 
 def test_lock_prints_the_hashes_of_the_contract(capsys, configs):
@@ -147,6 +151,10 @@ def test_check_of_a_file_that_is_not_there(capsys, configs):
     assert configs[2] in err
 
 
+def is_ours(cls):
+    return cls.__module__.startswith("graphspec.")
+
+
 def rows(capsys):
     code, out, _ = called(capsys, "fields", "--json")
     assert code == 0
@@ -156,10 +164,10 @@ def rows(capsys):
 def test_fields_lists_every_field_of_every_class(capsys):
     """Config, contract, and the class of every method with those that it specialises to; each as it is declared."""
     found = {(row["class"], row["field"]): row for row in rows(capsys)}
-    classes = config_classes([EngineConfig, EngineSpec])
-    assert {type(speculator_config_class(m).examples()[0][1]) for m in known_methods()} < set(
-        classes
-    )
+    found = {key: row for key, row in found.items() if key[0].startswith("graphspec.")}
+    # Classes that other tests make are known for as long as they live.
+    classes = {c for c in config_classes([EngineConfig, EngineSpec]) if is_ours(c)}
+    assert {speculator_config_class(m) for m in known_methods()} < classes
     for cls in classes:
         for name, policy in policies(cls).items():
             row = found[f"{cls.__module__}.{cls.__qualname__}", name]

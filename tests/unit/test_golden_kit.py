@@ -1,5 +1,6 @@
 """Golden keys: what is locked can be checked anywhere, every drift is told by factor, and the epoch guards the file."""
 
+import enum
 import json
 import time
 from pathlib import Path
@@ -135,9 +136,7 @@ def test_checkpoints_of_one_name_are_kept_apart(tmp_path, goldens):
     """Two folders called `model` with different configs; two with the same are one."""
     for place, layers in (("a", 8), ("b", 9), ("c", 8)):
         variant(tmp_path / place / "model", "target-llama", num_hidden_layers=layers)
-    configs = {
-        place: engine(None, str(tmp_path / place / "model")) for place in ("a", "b", "c")
-    }
+    configs = {place: engine(None, str(tmp_path / place / "model")) for place in ("a", "b", "c")}
     lock(goldens, configs)
     file = read_goldens(goldens)
     assert list(file.checkpoints) == ["model", "model-2"]
@@ -192,6 +191,18 @@ def test_a_factor_that_vanishes_or_changes_is_named_with_its_values(goldens, mon
     assert '  changed   speculative.seed: 7 -> (7, "x")' in check_goldens(goldens).drifted[0].lines
     monkeypatch.undo()
     assert "  vanished  speculative.seed: 7" in check_goldens(goldens).drifted[0].lines
+
+
+def test_of_long_values_the_part_that_differs_is_told(goldens, monkeypatch):
+    """A schedule or a checkpoint's other fields may be pages long."""
+    seeded(monkeypatch, (*range(500), "x"))
+    lock(goldens, {"prod": engine(NGRAM)})
+    seeded(monkeypatch, (*range(500), "y"))
+    line = check_goldens(goldens).drifted[0].lines[1]
+    assert '"x")' in line.partition(" -> ")[0]
+    assert line.endswith('"y")')
+    assert "..." in line
+    assert len(line) < 400
 
 
 def test_a_changed_encoding_is_told_apart_from_changed_factors(goldens):
@@ -337,16 +348,31 @@ def test_writing_fails_with_the_files_name(tmp_path):
     assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, True, False, 0, 1, 1.0, -0.0, 0.0, "1", "true", "none", b"1", "x'31'", 10**400]
-    + [(), (1,), (1, 2), [], [1], [(1,)], frozenset(), frozenset({1, "1"}), {}, {"a": 1}]
-    + [float("nan"), "nan", "\u202e", "a = b\n", Stage.COMPILE, "graphspec.fields.Stage.COMPILE"],
-    ids=repr,
-)
+class One(enum.IntEnum):
+    """Equal to 1, and to the other's member."""
+
+    ONE = 1
+
+
+class Other(enum.IntEnum):
+    """Equal to 1 as well."""
+
+    ONE = 1
+
+
+VALUES = [
+    *(One.ONE, Other.ONE),
+    *(None, True, False, 0, 1, 1.0, -0.0, 0.0, "1", "true", "none", b"1", "x'31'", 10**400),
+    *((), (1,), (1, 2), [], [1], [(1,)], frozenset(), frozenset({1, "1"}), {}, {"a": 1}),
+    *(float("nan"), "nan", "\u202e", "a = b\n", Stage.COMPILE, "graphspec.fields.Stage.COMPILE"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_values_of_different_types_never_look_the_same(value):
     """No two of these are written alike, none breaks its line, and all is ASCII."""
     text = written(decode(encode(value)))
+    assert text == written(value)
     SEEN.setdefault(text, encode(value))
     assert SEEN[text] == encode(value)
     assert text.isascii()

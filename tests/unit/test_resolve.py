@@ -6,6 +6,7 @@ from graphspec.capture.plan import plan_capture
 from graphspec.config.compilation import CudagraphMode, Runner
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import EnvironmentProblem, SpecError
+from graphspec.fields import Stage
 from graphspec.resolve import check, resolution
 from graphspec.speculators.ngram import NgramSpeculatorConfig
 from support.specs import config_folder, plain_config
@@ -318,6 +319,18 @@ def test_resolving_writes_nothing_into_the_config(resolve, tmp_path):
     twin = EngineConfig.from_dict(plain_config(resolve.source))
     assert config.resolve() == config.resolve()
     assert config == twin
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("flash_attn", "FLASH_ATTN"), ("Auto", None)], ids=["case", "auto"]
+)
+def test_an_attention_backend_has_one_name_in_the_contract(resolve, one, other):
+    """Spellings that mean the same backend give one contract with one key, for the target and for drafts."""
+    specs = [resolve(kernels={"attention_backend": name}) for name in (one, other)]
+    assert specs[0] == specs[1]
+    assert specs[0].kernels.attention_backend == other
+    assert specs[0].speculative.draft_kernels == specs[0].kernels
+    assert len({spec.compute_hash(Stage.COMPILE) for spec in specs}) == 1
 
 
 @pytest.mark.parametrize("mode", list(CudagraphMode))

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from graphspec.errors import KeyFactorError, UndeclaredFactorError
-from graphspec.keys.source import check_files, module_file, source_digest, watched_files
+from graphspec.keys.source import check_files, module_file, source_digest
+from graphspec.keys.watch import Watch
 
 
 @pytest.fixture
@@ -77,12 +78,12 @@ def test_code_of_undeclared_modules_is_flagged(make_module):
     )
     import main_code
 
-    seen = set()
-    with watched_files(seen):
+    watch = Watch()
+    with watch.watching():
         main_code.run(1)
-    assert {str(helper), str(main)} <= seen
+    assert {str(helper), str(main)} <= watch.files
     with pytest.raises(UndeclaredFactorError) as caught:
-        check_files(seen, ["main_code"], "mlp")
+        check_files(watch.files, ["main_code"], "mlp")
     stray = [p for p in caught.value.problems if str(helper) in p.found]
     assert len(stray) == 1
     assert stray[0].where == "unit mlp"
@@ -94,23 +95,23 @@ def test_declared_modules_and_the_standard_library_pass(make_module):
     make_module("helper_code", "import json\ndef run(a):\n    return json.loads(json.dumps(a))\n")
     import helper_code
 
-    seen = set()
-    with watched_files(seen):
+    watch = Watch()
+    with watch.watching():
         helper_code.run([1])
-    assert any(name == json.decoder.__file__ for name in seen)
-    check_files(seen, ["helper_code"], "mlp")
+    assert json.decoder.__file__ not in watch.files
+    check_files(watch.files, ["helper_code"], "mlp")
 
 
 def test_importing_a_module_inside_the_trace_is_no_read(make_module):
     """Module bodies are left out; a function of the module that then runs is not."""
     path = make_module("late_code", "VALUE = 3\ndef late():\n    return VALUE\n")
-    seen = set()
-    with watched_files(seen):
+    watch = Watch()
+    with watch.watching():
         import late_code
-    assert str(path) not in seen
-    with watched_files(seen):
+    assert str(path) not in watch.files
+    with watch.watching():
         late_code.late()
-    assert str(path) in seen
+    assert str(path) in watch.files
 
 
 def test_log_handlers_of_the_host_are_no_read(make_module, caplog):
@@ -124,11 +125,11 @@ def test_log_handlers_of_the_host_are_no_read(make_module, caplog):
     logger = logging.Logger("own")
     handler = handler_code.H()
     logger.addHandler(handler)
-    seen = set()
-    with watched_files(seen):
+    watch = Watch()
+    with watch.watching():
         logger.warning("hello")
     assert handler.got.msg == "hello"
-    assert str(path) not in seen
+    assert str(path) not in watch.files
 
 
 def test_the_watch_ends_with_its_block():
@@ -140,7 +141,7 @@ def test_the_watch_ends_with_its_block():
     old = sys.getprofile()
     sys.setprofile(before)
     try:
-        with pytest.raises(RuntimeError), watched_files(set()):
+        with pytest.raises(RuntimeError), Watch().watching():
             raise RuntimeError
         assert sys.getprofile() is before
     finally:
