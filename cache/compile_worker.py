@@ -28,9 +28,14 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch._inductor
 
+    from graphspec.cache.torch_state import set_torch_state
+
     began = time.perf_counter()
     for name in request["modules"]:
         importlib.import_module(name)
+    for path in request["libraries"]:
+        torch.ops.load_library(path)
+    set_torch_state(request["torch_state"])
     program = torch.export.load(request["program"])
     examples = tuple(
         torch.empty(size, dtype=getattr(torch, dtype), device=request["device"])

@@ -16,9 +16,11 @@ import torch
 
 from graphspec.cache.compile_worker import __file__ as _WORKER
 from graphspec.cache.leftovers import sweep, unique_name
+from graphspec.cache.torch_state import torch_state
 from graphspec.cache.trace import Trace
 from graphspec.cache.units import CompileUnit
 from graphspec.errors import CompileError, EnvironmentProblem, Problem
+from graphspec.keys.environment import code_environment
 
 _KEPT_VARIABLES = (
     "HOME",
@@ -30,7 +32,8 @@ _KEPT_VARIABLES = (
     "VIRTUAL_ENV",
     "SYSTEMROOT",
 )
-"""What the compiler process inherits. Anything else in the environment could change code without changing a key."""
+"""What the compiler process inherits beside the variables that are in the key of each unit. Anything else in the
+environment could change code without changing a key."""
 
 _DRIVER = """#!/bin/sh
 # Stands before the C++ compiler: maps build paths to fixed names, so that equal units give equal bytes anywhere.
@@ -99,6 +102,8 @@ class Compiler:
             "device": self._device,
             "options": dict(self._options),
             "modules": list(unit.own_modules),
+            "libraries": [library.path() for library in unit.libraries],
+            "torch_state": dict(torch_state()),
         }
         answer = self._ask(process, request, unit.name)
         with open(answer["library"], "rb") as file:
@@ -174,6 +179,7 @@ class Compiler:
         folders = [os.path.realpath(p) for p in sys.path if p and os.path.isdir(p)]
         return {
             **kept,
+            **code_environment(os.environ),
             "PATH": os.path.join(self._folder, "bin")
             + os.pathsep
             + os.environ.get("PATH", os.defpath),

@@ -15,7 +15,7 @@ from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Lookup, Outcome, Store, Stored
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.units import CompileUnit, EntryKey, signature, unit_key
-from graphspec.errors import CacheError, CacheUnusableError, Problem
+from graphspec.errors import CacheError, CacheUnusableError, CompileError, Problem
 from graphspec.resolve.spec import EngineSpec
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ class _Run:
         with self._tracing:
             traced = trace(keyed.unit, self._spec, device)
         compiled = compiler.compile(keyed.unit, traced)
+        self._check_unchanged(keyed)
         entry = Entry(
             key=keyed.key,
             metadata={
@@ -181,6 +182,19 @@ class _Run:
         self._keep(keyed, entry)
         first = self._first[keyed.unit.name]
         self._finish(keyed, first, True, began, 0.0, entry, stored.reason)
+
+    def _check_unchanged(self, keyed: Keyed) -> None:
+        """Refuses what was compiled while a file, a variable or a switch that its key covers was being changed."""
+        (now,) = keyed_units([keyed.unit], self._spec)
+        if now.key != keyed.key:
+            raise CompileError(
+                Problem(
+                    where=f"unit {keyed.unit.name}",
+                    found="another key than before it was compiled",
+                    wanted="sources, environment variables and settings of torch that stay as they are meanwhile",
+                    hint="run it again; nothing was stored",
+                )
+            )
 
     def _keep(self, keyed: Keyed, entry: Entry) -> None:
         from graphspec.cache.artifact import load_artifact

@@ -1,14 +1,24 @@
-"""What compiled code owes to the toolchain: versions and compiler settings that enter every entry's key.
+"""What compiled code owes to the toolchain: versions, builds and settings that enter every entry's key.
 
-The host's C++ compiler is provenance, not key: hosts that only load have none.
+The host's C++ compiler is provenance, not key: hosts that only load have none. So is the GPU's driver: code for a toolkit
+runs under any driver that the toolkit supports. Settings of `torch._inductor.config` that the host application has changed
+do not matter: the compiler's process has its own, which are the defaults, `compiler_options` and the variables below.
 """
 
+import hashlib
+import importlib.metadata
+import os
 import platform
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+import graphspec
+from graphspec.cache.device import measure_device
+from graphspec.cache.torch_state import torch_state
 from graphspec.config.device import CpuIsa, DeviceConfig, Target
+from graphspec.fields import evolve
+from graphspec.keys.environment import code_environment
 
 COMPILER_EPOCH = 1
 """Number of our own compile pipeline (flags, export settings). A change that alters payloads raises it."""
@@ -40,26 +50,38 @@ def toolchain(device: DeviceConfig) -> Mapping[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
+        "graphspec": graphspec.__version__,
         "pipeline": COMPILER_EPOCH,
         "torch": str(torch.__version__),
         "torch_git": torch.version.git_version,
+        "torch_debug": bool(torch.version.debug),
         "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
         "python": f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}",
         "system": platform.system(),
     }
     if device.target is Target.CUDA:
         facts["cuda"] = torch.version.cuda
-        facts["triton"] = _triton_version()
-    return facts
+        facts["rocm"] = torch.version.hip
+        facts["triton"] = _triton_build()
+        # The library that launches the kernels is compiled for this processor, or for the stated baseline.
+        facts["host"] = measure_device(evolve(device, target=Target.CPU))
+    settings = {"environment": code_environment(os.environ), "torch_state": torch_state()}
+    return {**facts, **{part: values for part, values in settings.items() if values}}
 
 
-def _triton_version() -> str | None:
-    import importlib.metadata
-
+def _triton_build() -> tuple[str, str] | None:
+    """Version of Triton, and a digest of the content of its files as its wheel lists them."""
     try:
-        return importlib.metadata.version("triton")
+        found = importlib.metadata.distribution("triton")
     except importlib.metadata.PackageNotFoundError:
         return None
+    # Scripts and the installer's own notes differ from one installation of the same wheel to another.
+    listed = sorted(
+        f"{f} {f.hash.value}"
+        for f in found.files or ()
+        if f.hash is not None and f.parts[0] in ("triton", "triton_kernels")
+    )
+    return found.version, hashlib.sha256("\n".join(listed).encode()).hexdigest()
 
 
 def compiler_options(device: DeviceConfig) -> Mapping[str, Any]:
@@ -67,13 +89,13 @@ def compiler_options(device: DeviceConfig) -> Mapping[str, Any]:
     options = dict(_ALWAYS)
     if device.target is Target.CUDA:
         options.update(_CUDA)
-    elif device.isa in _VECTOR_BITS:
+    if device.isa in _VECTOR_BITS:
         options["cpp.simdlen"] = _VECTOR_BITS[device.isa]
     return options
 
 
 def compiler_flags(device: DeviceConfig) -> tuple[str, ...]:
     """C++ flags beyond inductor's own: part of the key."""
-    if device.target is Target.CPU and device.isa is not CpuIsa.NATIVE:
+    if device.isa is not CpuIsa.NATIVE:
         return (f"-march={device.isa.value}",)
     return ()

@@ -16,6 +16,8 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from graphspec.testing.audit_report import Report
 
 
@@ -145,57 +147,65 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 def _show(report: "Report") -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from graphspec.testing.audit_report import Verdict
 
-    # A pipe has no width; a matrix that is folded at 80 columns cannot be read.
-    console = Console(highlight=False, width=None if Console().is_terminal else 160)
-    table = Table("field", "declared", "change", "known by", *report.columns, show_lines=False)
-    rows = report.rows
-    for at, row in enumerate(rows):
-        last = at + 1 == len(rows) or _section(rows[at + 1].path) != _section(row.path)
-        if row.skipped:
-            told = Text(f"{row.old}; not changed: {row.skipped}", style="italic")
-            table.add_row(Text(row.path), row.stage, told, end_section=last)
-            continue
+    # A pipe has no width, and a matrix that is folded cannot be read.
+    console = Console(highlight=False, width=None if Console().is_terminal else _WIDE)
+    console.print(_matrix(report))
+    for verdict in Verdict:
+        count = report.counts[verdict.value]
+        console.print(Text(f"{verdict.symbol} {verdict.value:<9}{count:>5}  {verdict.meaning}"))
+    lines = [
+        *(f"not changed: {row.path}: {row.skipped}" for row in report.rows if row.skipped),
+        *(f"needless: {_rate(report, path)}" for path, r in report.needless_rates.items() if r),
+        *(f"note: {note}" for note in report.notes),
+    ]
+    for finding in report.findings:
+        lines.append(f"finding: {finding.kind}: {finding.where}: {finding.text}")
+        lines += [f"    {line}" for line in finding.diff]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    needless, moved = report.misses()
+    console.print(
+        f"{report.traces} traces in {report.seconds:.1f} s; findings {len(report.findings)}, "
+        f"needless misses {needless} of {moved}, "
+        f"fields not changed {sum(bool(row.skipped) for row in report.rows)}",
+        soft_wrap=True,
+    )
+
+
+def _matrix(report: "Report") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("field", "declared", "change", "known by", *report.columns)
+    table.columns[0].overflow = table.columns[2].overflow = "fold"
+    for at, row in enumerate(report.rows):
+        after = report.rows[at + 1 : at + 2]
+        last = not after or _section(after[0].path) != _section(row.path)
         cells = [row.cells.get(name) for name in report.columns]
         table.add_row(
             Text(row.path),
             row.stage,
-            Text(f"{row.old} -> {row.new}"),
-            row.methods,
+            Text(f"{row.old} -> {row.new}" if row.cells else row.old),
+            row.methods if row.cells else "not changed",
             *(
                 Text(c.verdict.symbol, style=_STYLES.get(c.verdict.value, "")) if c else ""
                 for c in cells
             ),
             end_section=last,
         )
-    console.print(table)
-    for verdict in Verdict:
-        count = report.counts[verdict.value]
-        console.print(Text(f"{verdict.symbol} {verdict.value:<9}{count:>5}  {verdict.meaning}"))
-    for path, rate in report.needless_rates.items():
-        if rate:
-            needless, moved = report.misses(path)
-            console.print(Text(f"needless: {path}: {needless} of {moved} misses ({rate:.0%})"))
-    for note in report.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
-    for finding in report.findings:
-        console.print(
-            Text(f"finding: {finding.kind}: {finding.where}: {finding.text}"), soft_wrap=True
-        )
-        for line in finding.diff:
-            console.print(Text(f"    {line}"), soft_wrap=True)
-    needless, moved = report.misses()
-    skipped = sum(bool(row.skipped) for row in rows)
-    console.print(
-        f"{report.traces} traces in {report.seconds:.1f} s; findings {len(report.findings)}, "
-        f"needless misses {needless} of {moved}, fields not changed {skipped}"
-    )
+    return table
 
 
+def _rate(report: "Report", path: str) -> str:
+    needless, moved = report.misses(path)
+    return f"{path}: {needless} of {moved} misses ({needless / moved:.0%})"
+
+
+_WIDE = 1000
 _STYLES = {"sound": "green", "needless": "yellow", "unsound": "bold red", "failed": "bold red"}
 
 

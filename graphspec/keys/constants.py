@@ -11,6 +11,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -122,9 +123,14 @@ def _package(module: str) -> str:
 def _parsed(module: str) -> ast.Module:
     try:
         with open(module_file(module), "rb") as file:
-            return ast.parse(file.read())
+            return _tree(file.read())
     except (KeyFactorError, OSError, SyntaxError, ValueError):
         raise NotConstantError("which has no source that can be read") from None
+
+
+@lru_cache(maxsize=64)
+def _tree(source: bytes) -> ast.Module:
+    return ast.parse(source)
 
 
 def _part(node: ast.Assign, name: str, value: Any) -> Any:

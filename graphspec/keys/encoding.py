@@ -22,7 +22,7 @@ from graphspec.errors import KeyFactorError, Problem
 from graphspec.keys.writers import WRITERS, NotEncodableError, frame
 from graphspec.text import show
 
-EPOCH = 1
+EPOCH = 2
 """Number of this encoding. It is part of every key; a change of the rules above raises it."""
 
 

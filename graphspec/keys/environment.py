@@ -46,31 +46,30 @@ class Variable:
 @cache
 def lookup(name: str) -> Variable | None:
     """The row for a variable: its own, or else that of a secret, or else the longest pattern's. None if unknown."""
-    exact, secrets, patterns = _index()
-    if name in exact:
-        return exact[name]
-    for row, expression in (*secrets, *patterns):
-        if expression.fullmatch(name):
-            return row
-    return None
+    exact, patterns = _index()
+    return exact.get(name) or next((row for row in patterns if _matches(row.name, name)), None)
 
 
 @cache
-def _index() -> tuple[
-    Mapping[str, Variable],
-    Sequence[tuple[Variable, re.Pattern[str]]],
-    Sequence[tuple[Variable, re.Pattern[str]]],
-]:
+def _index() -> tuple[Mapping[str, Variable], Sequence[Variable]]:
     from graphspec.keys.variables import TABLE
 
     exact = {row.name: row for row in TABLE if "*" not in row.name}
-    longest_first = sorted((r for r in TABLE if "*" in r.name), key=lambda r: -len(r.name))
-    compiled = [
-        (row, re.compile(".*".join(map(re.escape, row.name.split("*"))), re.DOTALL))
-        for row in longest_first
-    ]
-    secrets = [pair for pair in compiled if pair[0].effect is Effect.SECRET]
-    return exact, secrets, [pair for pair in compiled if pair[0].effect is not Effect.SECRET]
+    patterns = [row for row in TABLE if "*" in row.name]
+    return exact, sorted(patterns, key=lambda r: (r.effect is not Effect.SECRET, -len(r.name)))
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a name is of a pattern, in which ``*`` stands for any text, also none."""
+    first, *middle, last = pattern.split("*")
+    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
+        return False
+    at = len(first)
+    for part in middle:
+        at = name.find(part, at, len(name) - len(last)) + len(part)
+        if at < len(part):
+            return False
+    return True
 
 
 def code_environment(environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from types import CodeType
 
 from graphspec.errors import Problem
@@ -40,13 +41,18 @@ def stale_problems(
     return problems
 
 
-def _codes_of(file: str) -> set[CodeType]:
+def _codes_of(file: str) -> frozenset[CodeType]:
     with open(file, "rb") as source:
-        try:
-            module = compile(source.read(), file, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError):
-            return set()
-    return set(_within(module))
+        return _compiled(source.read())
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: bytes) -> frozenset[CodeType]:
+    # Code is equal to code of another file name.
+    try:
+        return frozenset(_within(compile(source, "<digested>", "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError):
+        return frozenset()
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

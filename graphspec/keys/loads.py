@@ -1,7 +1,6 @@
 """Which globals the code of a function can load, read from its instructions."""
 
 import dis
-from collections.abc import Iterator
 from types import CodeType
 
 import attrs
@@ -24,47 +23,40 @@ class Load:
     """Set for ``from module import name`` inside a function; relative names begin with dots."""
 
 
-def loads_of(code: CodeType) -> Iterator[Load]:
-    """Every global that this code can load, with the attributes that are taken of it at once.
+@attrs.frozen
+class Reads:
+    """What one function's code can read besides its arguments: globals, and the sets in it that it goes through in order,
+    with their lines."""
 
-    >>> [(l.name, l.attributes) for l in loads_of(compile("a.b.c + d", "x", "eval"))]
-    [('a', ('b', 'c')), ('d', ())]
+    loads: tuple[Load, ...]
+    sets: tuple[tuple[frozenset[object], int], ...]
+
+
+def reads_of(code: CodeType) -> Reads:
+    """Every global that this code can load, with the attributes that are taken of it at once, and its ordered sets.
+
+    >>> reads = reads_of(compile("[a.b.c + x for x in {'d', 'd'}]", "", "eval"))
+    >>> [sorted(members) for members, line in reads.sets]
+    [['d']]
     """
-    steps = _steps(code)
-    imported = ""
+    steps = [s for s in dis.get_instructions(code) if s.opname not in ("EXTENDED_ARG", "PRECALL")]
+    loads, sets, imported = [], [], ""
     for at, step in enumerate(steps):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             end = at + 1
             while end < len(steps) and steps[end].opname in _ATTRIBUTE:
                 end += 1
-            yield Load(
-                str(step.argval),
-                tuple(str(s.argval) for s in steps[at + 1 : end]),
-                _line(step, code),
-                _in_order(steps, at, end),
-            )
+            attributes = tuple(str(s.argval) for s in steps[at + 1 : end])
+            in_order = _in_order(steps, at, end)
+            loads.append(Load(str(step.argval), attributes, _line(step, code), in_order))
         elif step.opname == "IMPORT_NAME":
             level = steps[at - 2].argval
             imported = "." * (level if isinstance(level, int) else 0) + str(step.argval)
         elif step.opname == "IMPORT_FROM":
-            yield Load(str(step.argval), (), _line(step, code), module=imported)
-
-
-def sets_in_order(code: CodeType) -> Iterator[tuple[frozenset[object], int]]:
-    """Every set that is written in this code and whose members are taken one after the other, with its line.
-
-    >>> [sorted(s) for s, line in sets_in_order(compile("[x for x in {'a', 'b'}]", "x", "eval"))]
-    [['a', 'b']]
-    """
-    steps = _steps(code)
-    for at, step in enumerate(steps):
-        is_set = step.opname == "LOAD_CONST" and isinstance(step.argval, frozenset)
-        if is_set and _in_order(steps, at, at + 1):
-            yield step.argval, _line(step, code)
-
-
-def _steps(code: CodeType) -> list[dis.Instruction]:
-    return [s for s in dis.get_instructions(code) if s.opname not in ("EXTENDED_ARG", "PRECALL")]
+            loads.append(Load(str(step.argval), (), _line(step, code), module=imported))
+        elif isinstance(step.argval, frozenset) and _in_order(steps, at, at + 1):
+            sets.append((step.argval, _line(step, code)))
+    return Reads(tuple(loads), tuple(sets))
 
 
 def _line(step: dis.Instruction, code: CodeType) -> int:

@@ -18,7 +18,7 @@ from graphspec.errors import KeyFactorError, Problem
 from graphspec.keys.constants import NotConstantError, Sources
 from graphspec.keys.encoding import encode
 from graphspec.keys.environment import HIDDEN, is_secret
-from graphspec.keys.loads import Load, loads_of, sets_in_order
+from graphspec.keys.loads import Load, reads_of
 from graphspec.keys.source import is_toolchain_module, module_file
 from graphspec.keys.watch import Function
 from graphspec.text import show
@@ -41,9 +41,10 @@ def global_problems(
     check = _Check(modules, unit)
     for function in functions:
         if not function.code.co_filename.startswith("<"):
-            for load in loads_of(function.code):
+            reads = reads_of(function.code)
+            for load in reads.loads:
                 check.load(load, function)
-            for members, line in sets_in_order(function.code):
+            for members, line in reads.sets:
                 check.order("a set", members, f"{function.code.co_filename}:{line}")
     return list(check.problems.values())
 

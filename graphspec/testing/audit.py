@@ -47,7 +47,7 @@ def audit(
     chosen = _chosen(list(leaves(spec)), fields)
     with cuda_traceable():
         run = _Audit(spec, units, one_by_one, values)
-        rows = []
+        rows: list[Row] = []
         for leaf in chosen:
             listener(leaf.path)
             rows += run.rows(leaf)
@@ -55,7 +55,7 @@ def audit(
         if hash_seeds:
             from graphspec.testing.seeds import compare_seeds
 
-            unstable += compare_seeds(spec, run.origin, hash_seeds)
+            unstable += compare_seeds(spec, run.origin, run.machine, hash_seeds)
     return Report(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         device=spec.device.target.value,
@@ -73,9 +73,7 @@ def _chosen(found: Sequence[Leaf], paths: Sequence[str]) -> Sequence[Leaf]:
         return found
     parents = [leaf.path[:at] for leaf in found for at, c in enumerate(leaf.path) if c == "."]
     _check("--field", paths, {*parents, *(leaf.path for leaf in found)})
-    return [
-        leaf for leaf in found if any(f"{leaf.path}.".startswith(f"{path}.") for path in paths)
-    ]
+    return [leaf for leaf in found if any(f"{leaf.path}.".startswith(f"{path}.") for path in paths)]
 
 
 def _check(option: str, names: Sequence[str], known: Collection[str]) -> None:

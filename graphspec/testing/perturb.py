@@ -4,7 +4,6 @@ Derived values stay as they are: the spec itself is changed, not the config that
 """
 
 import enum
-import functools
 import itertools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from graphspec.resolve.spec import EngineSpec
 from graphspec.speculators.base import SpeculatorConfig
 
 _NONE = type(None)
-_types = functools.cache(field_types)
 
 _NAMED: Mapping[tuple[type, str], Sequence[Any]] = {
     (KernelConfig, "attention_backend"): ATTENTION_BACKENDS,
@@ -60,7 +58,8 @@ class Leaf:
 
     def changed(self, value: Any) -> EngineSpec:
         """`base` with another value of the field, and nothing else. Raises `SpecError` where a rule refuses it."""
-        return put(self.base, self.path, value)
+        made: EngineSpec = put(self.base, self.path, value)
+        return made
 
 
 def put(section: Any, path: str, value: Any) -> Any:
@@ -87,7 +86,7 @@ def _leaves(
 ) -> Iterator[Leaf]:
     for name, policy in policies(type(section)).items():
         path, now, way = f"{prefix}{name}", getattr(section, name), (*outer, policy)
-        annotation = _types(type(section))[name]
+        annotation = field_types(type(section))[name]
         parts = [p for p in alternatives(annotation) if is_config_class(p)]
         within = is_config_class(type(now))
         if not within or annotation is not type(now):
@@ -109,7 +108,7 @@ def _others(
     examples: "_Examples", section: Any, name: str, now: Any, policy: FieldPolicy
 ) -> Iterator[Any]:
     """Values that differ from `now`, most useful first. Rules of the class may refuse some."""
-    annotation, seen = _types(type(section))[name], [now]
+    annotation, seen = field_types(type(section))[name], [now]
     named = _NAMED.get((type(section), name), ())
     found = itertools.chain(named, _values(examples, annotation, now, policy))
     for value in itertools.islice(found, _MOST_VALUES):
@@ -184,7 +183,7 @@ def _near_tuples(
 
 
 def _near_objects(examples: "_Examples", now: Any, policy: FieldPolicy) -> Iterator[Any]:
-    for name, annotation in _types(type(now)).items():
+    for name, annotation in field_types(type(now)).items():
         for value in itertools.islice(_values(examples, annotation, getattr(now, name), policy), 2):
             yield attrs.evolve(now, **{name: value})
 
@@ -241,7 +240,7 @@ class _Examples:
             self._known[cls] = self._make(cls)
         return self._known[cls]
 
-    def _make(self, cls: type) -> Any:
+    def _make(self, cls: Any) -> Any:
         if cls is KSchedule:
             return KSchedule(dense=(0, *[1] * self._requests))
         if issubclass(cls, SpeculatorConfig):
@@ -250,7 +249,7 @@ class _Examples:
         given = {}
         for name, field in attrs.fields_dict(cls).items():
             if field.default is attrs.NOTHING:
-                values = _fresh_any(self, _types(cls)[name], policy.get(name, _ANY))
+                values = _fresh_any(self, field_types(cls)[name], policy.get(name, _ANY))
                 given[name] = next(values, None)
         try:
             return cls(**given)
@@ -273,7 +272,7 @@ def _fresh_any(examples: _Examples, annotation: Any, policy: FieldPolicy) -> Ite
         yield from _fresh(examples, part, policy)
 
 
-def _below(cls: type) -> Iterator[type]:
+def _below(cls: Any) -> Iterator[type]:
     for sub in cls.__subclasses__():
         # attrs makes a second class for one with slots; the first has no fields of its own.
         if "__attrs_attrs__" in vars(sub):

@@ -59,33 +59,22 @@ class Proofs:
     def _reading_is_complete(self) -> bool:
         """Changes all fields that nothing has read together: every graph must stay.
 
-        Sections that go, or become another class, take the fields inside along, so they have a turn of their own, the
-        innermost ones.
+        Sections that go, or become another class, would take the fields inside along, so they stay.
         """
         unread = [
             leaf
             for leaf in leaves(self.origin.spec)
-            if not leaf.inside and self.is_unread(leaf.path, self.origin)
+            if not (leaf.inside or is_config_class(type(leaf.value)))
+            and self.is_unread(leaf.path, self.origin)
         ]
-        whole = [leaf for leaf in unread if is_config_class(type(leaf.value))]
-        values = [leaf for leaf in unread if leaf not in whole]
-        inner = [
-            leaf
-            for leaf in whole
-            if not any(other.path.startswith(leaf.path + ".") for other in whole)
-        ]
-        for group in (values, inner):
-            moved = self._moved_by(group) if group else ""
-            if moved:
-                self.notes.append(
-                    f"{moved} moved when {plural(len(group), 'field')} that nothing had read changed together, "
-                    "so every field was traced for"
-                )
-                return False
+        moved = self._moved_by(unread)
+        fields = plural(len(unread), "field")
         self.notes.append(
-            f"{plural(len(values) + len(inner), 'field')} that no code read changed together, and no graph moved"
+            f"{moved} moved when {fields} that nothing had read changed together, so every field was traced for"
+            if moved
+            else f"{fields} that no code read changed together, and no graph moved"
         )
-        return True
+        return not moved
 
     def _moved_by(self, group: Sequence[Leaf]) -> str:
         """What moves when all fields of a group change, or an empty text."""

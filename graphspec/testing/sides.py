@@ -13,8 +13,9 @@ from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchai
 from graphspec.cache.trace import trace
 from graphspec.cache.units import CompileUnit, DynamicDim, EntryKey, unit_key
 from graphspec.capture.program import load_program
-from graphspec.config.device import DeviceConfig
-from graphspec.errors import CompileError, GraphspecError, Problem
+from graphspec.config.device import CpuIsa, DeviceConfig
+from graphspec.errors import CompileError, EnvironmentProblem, GraphspecError, Problem
+from graphspec.fields import evolve
 from graphspec.resolve.spec import EngineSpec
 from graphspec.testing.described import device_profile
 from graphspec.testing.raw_reads import RawReads, unshared
@@ -27,26 +28,36 @@ _BY_TRACE = frozenset({"device.target"})
 class Machine:
     """Toolchain and device that every key of an audit is made with, looked at once for each device section.
 
-    `traces` counts the traces that were made.
+    `traces` counts the traces that were made. `known` is what another process has looked at.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[DeviceConfig, Mapping[str, Any]] | None = None) -> None:
         self.traces = 0
-        self._known: dict[DeviceConfig, Mapping[str, Any]] = {}
+        self.known = dict(known or {})
 
     def given(self, device: DeviceConfig) -> Mapping[str, Any]:
         """What the compiler is given beside a graph."""
-        if device not in self._known:
-            self._known[device] = {
-                "toolchain": toolchain(device),
+        if device not in self.known:
+            self.known[device] = {
+                "toolchain": _toolchain(device),
                 "device": device_profile(device),
                 "options": {**compiler_options(device), "flags": compiler_flags(device)},
             }
-        return self._known[device]
+        return self.known[device]
 
     def key(self, unit: CompileUnit, spec: EngineSpec) -> EntryKey:
         """The unit's entry key. Raises `UndeclaredFactorError` for a scope that this spec does not have."""
         return unit_key(unit, spec, **self.given(spec.device))
+
+
+def _toolchain(device: DeviceConfig) -> Mapping[str, Any]:
+    try:
+        return toolchain(device)
+    except (
+        EnvironmentProblem
+    ):  # this processor is below the baseline; another host may compile for it
+        described = toolchain(evolve(device, isa=CpuIsa.NATIVE))
+        return {**described, "host": device.isa}
 
 
 @attrs.frozen(kw_only=True)

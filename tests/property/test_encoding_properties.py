@@ -241,8 +241,8 @@ def test_no_two_lookalikes_share_bytes():
         lambda v: {"a": v},
         lambda v: {v: "a"},
         lambda v: frozenset({v}),
-        lambda v: Point(v),
-        lambda v: Twin(v),
+        Point,
+        Twin,
         lambda v: (v, v),
         lambda v: ((v,), v),
     )

@@ -90,7 +90,9 @@ def test_a_right_unit_is_sound_where_it_reads_and_quiet_elsewhere(zoo):
     moves = {row.path for row in zoo.rows if row.cells and row.cells["right"].moved}
     assert moves == {"model.rms_norm_eps", "device.target", "device.isa"}
     assert verdicts(zoo, "model.rms_norm_eps")["right"] == "sound"
-    found = {row.cells["right"].verdict.value for row in zoo.rows if row.path not in moves and row.cells}
+    found = {
+        row.cells["right"].verdict.value for row in zoo.rows if row.path not in moves and row.cells
+    }
     assert found == {"quiet"}
 
 
@@ -300,9 +302,9 @@ READS = {
     "property": lambda spec: spec.max_num_draft_seqs,
     "comparison": lambda spec: spec.scheduler == attrs.evolve(spec.scheduler),
     "hash": lambda spec: hash(spec.scheduler),
-    "repr": lambda spec: repr(spec),
+    "repr": repr,
     "asdict": lambda spec: attrs.asdict(spec.scheduler),
-    "pickle": lambda spec: pickle.dumps(spec),
+    "pickle": pickle.dumps,
     "evolve": lambda spec: attrs.evolve(spec.scheduler),
     "slot": lambda spec: type(spec.scheduler).max_num_seqs.__get__(spec.scheduler),
     "view": lambda spec: view_of(spec).scheduler.max_num_batched_tokens,
@@ -382,9 +384,7 @@ UNSOUND = ("--unit", "behind", "--field", "kv_cache")
 def test_the_command_prints_a_matrix_and_writes_a_page(capsys, config, tmp_path):
     """Exit 0 without a finding; the table has fields, units and a legend, and the page is written."""
     page = tmp_path / "audit.html"
-    code, out, err = called(
-        capsys, "audit", "--config", config("zoo"), *SOUND, "--html", str(page)
-    )
+    code, out, err = called(capsys, "audit", "--config", config("zoo"), *SOUND, "--html", str(page))
     assert (code, err) == (0, "")
     assert "model.rms_norm_eps" in out
     assert "lora.max_loras" in out

@@ -76,6 +76,8 @@ def test_loading_the_example_needs_no_torch():
     "module",
     [
         "errors",
+        "frozen",
+        "annotations",
         "fields",
         "keys.encoding",
         "keys.factors",
@@ -84,6 +86,8 @@ def test_loading_the_example_needs_no_torch():
         "config.engine",
         "speculators.registry",
         "speculators.ngram",
+        "speculators.medusa",
+        "speculators.comparison",
         "resolve",
         "kernels.ngram",
     ],

@@ -17,9 +17,7 @@ def spec(tmp_path_factory):
     """A spec with every optional section that a file can hold."""
     extras = {"lora": {"max_loras": 2}, "watermark": {"key": 12345}}
     connector = {"block_size": 8, "num_blocks": 128, "connector": {"name": "c"}}
-    return plain_spec(
-        tmp_path_factory.mktemp("m"), speculative=None, kv_cache=connector, **extras
-    )
+    return plain_spec(tmp_path_factory.mktemp("m"), speculative=None, kv_cache=connector, **extras)
 
 
 def fields_of(section, prefix=""):

@@ -1,0 +1,571 @@
+"""Themes A and B of shared/reference/field-reports.md: keys that forget something, and keys that hold too much.
+
+Each report's own test and right outcome, as far as keys decide them. An engine's start is a lookup in a store on disk and,
+on a miss, an entry of a made-up library: nothing is compiled here. Left to other files, with the reason:
+
+- B06, code that reads an undeclared variable while it is traced: the watch, tests/unit/test_watched_trace.py. Here: every
+  variable that graphspec's own code reads is in the table.
+- B07 and B12 on a GPU, and a real start that compiles twice: tests/engine, with the compiler.
+- B10, hints of dynamic sizes: units have none to give. Here: all that a unit declares of a size is in its key.
+- B25, a real warmup between the two hashes: it gets the frozen contract; here the plan and the units are made of it.
+"""
+
+import ast
+import functools
+import importlib.metadata
+import itertools
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from graphspec.cache.disk import DiskStore
+from graphspec.cache.store import Outcome
+from graphspec.cache.units import DynamicDim, TensorInput, signature
+from graphspec.capture.plan import plan_capture
+from graphspec.config.device import DeviceConfig, DeviceProfile, Target
+from graphspec.config.engine import EngineConfig
+from graphspec.config.extras import LoRAConfig
+from graphspec.config.speculative import SpeculativeConfig
+from graphspec.errors import KeyFactorError, UndeclaredFactorError
+from graphspec.fields import Stage, evolve, field_types, policies
+from graphspec.frozen import FrozenMap
+from graphspec.keys.encoding import decode, encode
+from graphspec.keys.environment import code_environment, lookup
+from graphspec.keys.factors import compute_hash, key_text
+from graphspec.keys.inventory import config_classes
+from graphspec.keys.source import source_digest
+from graphspec.resolve.records import Note
+from graphspec.resolve.spec import EngineSpec
+from graphspec.speculators.registry import known_methods, speculator_config_class
+from support.keyed import TOOLCHAIN, key, start, unit
+from support.processes import run_python
+from support.speculative import CASES, METHODS, engine, keys_of, resolved, resolved_case, variant
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPTHS = range(1, 17)
+BAKED = ["dflash", "dspark", "eagle3 parallel", "draft_model parallel"]
+HIT, MISS = Outcome.HIT, Outcome.MISS
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty cache folder."""
+    return DiskStore(str(tmp_path / "cache"))
+
+
+@functools.cache
+def at_depth(name, k):
+    """The contract of a method at one depth."""
+    return resolved_case(name, {"num_speculative_tokens": k})
+
+
+def compile_key(spec):
+    return spec.compute_hash(Stage.COMPILE)
+
+
+# A. The key misses something.
+
+
+def test_B01_each_depth_of_the_report_has_a_hash_of_its_own():
+    """The report's section with k from 1 to 16, before anything is resolved: 16 CAPTURE hashes."""
+    sections = [
+        SpeculativeConfig(method="dflash", model="d", num_speculative_tokens=k) for k in DEPTHS
+    ]
+    assert len({compute_hash(section, Stage.CAPTURE) for section in sections}) == 16
+
+
+@pytest.mark.parametrize("name", BAKED)
+def test_B01_a_drafter_with_k_in_its_shapes_has_16_compile_hashes(name):
+    """What is compiled, not only what is captured, is told apart."""
+    assert len({compile_key(at_depth(name, k)) for k in DEPTHS}) == 16
+
+
+@pytest.mark.parametrize("name", BAKED)
+@pytest.mark.parametrize("order", [(7, 9), (9, 7)], ids=str)
+def test_B01_the_second_start_is_a_recorded_miss_in_either_order(store, name, order):
+    """A unit of the draft compiled for one k is never loaded for another; each k finds its own."""
+    draft = unit("speculative")
+    first, second = (key(draft, at_depth(name, k)) for k in order)
+    assert [start(store, k)[0] for k in (first, second, first, second)] == [MISS, MISS, HIT, HIT]
+    assert start(store, first)[1] != start(store, second)[1]
+
+
+def test_B01_to_be_independent_of_k_is_a_declaration_of_the_method(store):
+    """Written in its class as `bakes_k_into_graphs`; then the second start loads what the first one compiled."""
+    independent = {name for name in CASES if not declared(name)}
+    assert independent >= {"ngram", "suffix", "eagle", "eagle3", "mtp", "draft_model"}
+    assert not independent & set(BAKED)
+    draft = unit("speculative")
+    outcomes = [start(store, key(draft, at_depth("eagle3", k)))[0] for k in (7, 9)]
+    assert outcomes == [MISS, HIT]
+
+
+def declared(name):
+    return resolved_case(name).speculative.speculator.bakes_k_into_graphs
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(METHODS, 2)))
+def test_B02_every_pair_of_methods_differs(one, other):
+    """As configs with otherwise equal fields, and resolved; no pair is on a list of exceptions, since there is none."""
+    sections = [
+        SpeculativeConfig(method=m, model="/d", num_speculative_tokens=4) for m in (one, other)
+    ]
+    for stage in Stage:
+        assert len({compute_hash(section, stage) for section in sections}) == 2
+    assert not set(keys_of(resolved_case(one))) & set(keys_of(resolved_case(other)))
+
+
+def test_B02_a_new_method_joins_by_itself():
+    """The list of methods that the matrix is made of is the registry's."""
+    assert set(known_methods()) >= set(METHODS)
+    assert {cls for m in known_methods() for cls in [speculator_config_class(m)]} <= set(
+        config_classes([EngineSpec])
+    )
+
+
+BUDGETS = (2048, 8192, 131072)
+
+
+def test_B05_each_token_budget_has_a_hash_of_its_own(store):
+    """Three compile hashes, and three entries for a unit whose token dimension ends at the budget."""
+    specs = [
+        resolved(None, scheduler={"max_num_batched_tokens": budget, "max_num_seqs": 8})
+        for budget in BUDGETS
+    ]
+    assert len({compile_key(spec) for spec in specs}) == 3
+    keys = [key(unit(tokens=s.scheduler.max_num_batched_tokens), s) for s in specs]
+    assert [start(store, k)[0] for k in (*keys, *keys)] == [MISS] * 3 + [HIT] * 3
+
+
+SPLIT = """
+    from support.keyed import key, unit
+    from support.speculative import resolved
+    print(key(unit(environment=("PIPELINE_SPLIT",)), resolved(None)).digest)
+    print(key(unit(), resolved(None)).digest)
+"""
+
+
+def test_B06_a_declared_variable_is_in_the_key_by_value():
+    """Two layer splits in fresh processes give two keys, and unset a third; a unit that does not declare it has one."""
+    runs = [run_python(SPLIT, **given).split() for given in splits()]
+    assert len({with_split for with_split, _ in runs}) == 3
+    assert len({without for _, without in runs}) == 1
+
+
+def splits():
+    return [{"PIPELINE_SPLIT": "16,16"}, {"PIPELINE_SPLIT": "20,12"}, {}]
+
+
+def variables_read():
+    """Names of the environment variables that graphspec's own code reads, and where."""
+    for folder in ("graphspec", "cache", "capture", "kernels"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            names = {
+                t.id: node.value.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+                for t in node.targets
+                if isinstance(t, ast.Name)
+            }
+            for node in ast.walk(tree):
+                for asked in environ_arguments(node):
+                    if isinstance(asked, ast.Constant) or getattr(asked, "id", None) in names:
+                        yield names.get(getattr(asked, "id", None)) or asked.value, path.name
+
+
+def environ_arguments(node):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        owner = ast.unparse(node.func)
+        if owner.endswith(("environ.get", "environ.pop", "environ.setdefault", "os.getenv")):
+            yield node.args[0]
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("os.environ"):
+        yield node.slice
+
+
+def test_B06_no_code_of_ours_reads_a_variable_that_nobody_has_judged():
+    """Each is declared relevant or irrelevant in the table, with a reason."""
+    found = dict(variables_read())
+    assert "GRAPHSPEC_CACHE_DIR" in found
+    unjudged = {name: where for name, where in found.items() if lookup(name) is None}
+    assert unjudged == {}
+    assert all(lookup(name).reason for name in found)
+
+
+@pytest.mark.parametrize("declared_by", ["the unit", "the table"])
+def test_B07_a_switch_that_is_toggled_finds_its_first_entry_again(store, monkeypatch, declared_by):
+    """0, 1, 0: miss, miss, hit, and the third start runs what the first one compiled."""
+    spec = resolved(None)
+    flag = "FAST_ALL_REDUCE" if declared_by == "the unit" else "TRITON_F32_DEFAULT"
+    outcomes, payloads = [], []
+    for value in ("0", "1", "0"):
+        monkeypatch.setenv(flag, value)
+        declares = (flag,) if declared_by == "the unit" else ()
+        chain = {**TOOLCHAIN, "environment": code_environment(os.environ)}
+        outcome, payload = start(store, key(unit(environment=declares), spec, toolchain=chain))
+        outcomes.append(outcome)
+        payloads.append(payload)
+    assert outcomes == [MISS, MISS, HIT]
+    assert payloads[2] == payloads[0] != payloads[1]
+
+
+CHANGED = {
+    "name": "other",
+    "shape": (DynamicDim(name="tokens", maximum=16), 16),
+    "dtype": "bfloat16",
+    "minimum": 2,
+    "maximum": 4096,
+}
+
+
+@pytest.mark.parametrize("cls", [TensorInput, DynamicDim], ids=lambda cls: cls.__name__)
+def test_B10_all_that_is_declared_of_a_size_is_in_the_key(cls):
+    """Every attribute, found by reflection: a dimension has a name and bounds, and no hint beside them."""
+    spec, plain = resolved(None), unit()
+    for name in attrs.fields_dict(cls):
+        (x,) = plain.inputs
+        rows, width = x.shape
+        if cls is TensorInput:
+            x = attrs.evolve(x, **{name: CHANGED[name]})
+        else:
+            x = attrs.evolve(x, shape=(attrs.evolve(rows, **{name: CHANGED[name]}), width))
+        other = attrs.evolve(plain, inputs=(x,))
+        assert signature(other) != signature(plain)
+        assert key(other, spec).digest != key(plain, spec).digest
+
+
+def gpu(major, minor, name="NVIDIA H100"):
+    return DeviceProfile(
+        kind="cuda",
+        name=name,
+        capability=(f"sm_{major}{minor}",),
+        multiprocessors=132,
+        memory_bytes=80 << 30,
+        warp_size=32,
+    )
+
+
+BOARDS = {
+    "12.0": gpu(12, 0),
+    "12.1": gpu(12, 1),
+    "9.0": gpu(9, 0),
+    "9.0 of another name": gpu(9, 0, "NVIDIA GH200"),
+}
+
+
+def test_B11_boards_of_a_neighbouring_capability_share_nothing(store):
+    """Four boards, four keys: the exact capability counts, and so does the name, as docs/keys.md says."""
+    spec = resolved(None)
+    keys = {name: key(unit(), spec, device=board) for name, board in BOARDS.items()}
+    assert [start(store, k)[0] for k in keys.values()] == [MISS] * 4
+    page = (ROOT / "docs" / "keys.md").read_text()
+    assert "for a GPU name, capability" in page.replace("\n", " ")
+    for name, made in keys.items():
+        assert decode(made.text)["device"].fields["capability"] == BOARDS[name].capability
+
+
+def test_B11_an_entry_is_not_loaded_under_another_board_s_name(store):
+    """A file copied by hand to the place of the other key says which key it has, and is refused."""
+    spec = resolved(None)
+    here, there = (key(unit(), spec, device=BOARDS[name]) for name in ("12.0", "12.1"))
+    start(store, here)
+    os.makedirs(os.path.dirname(store.path_of(there)), exist_ok=True)
+    shutil.copy(store.path_of(here), store.path_of(there))
+    found = store.get(there)
+    assert found.entry is None
+    assert found.outcome is not HIT
+    assert found.reason
+
+
+def changed_version(monkeypatch, what):
+    """Another version of one part of the toolchain."""
+    torch = pytest.importorskip("torch")
+    if what == "triton":
+        distribution = importlib.metadata.distribution
+
+        class Other:
+            version, files = "99.0", None
+
+        def found(name):
+            return Other() if name == "triton" else distribution(name)
+
+        monkeypatch.setattr(importlib.metadata, "distribution", found)
+    else:
+        owner, name = {
+            "torch": (torch, "__version__"),
+            "torch build": (torch.version, "git_version"),
+            "CUDA runtime": (torch.version, "cuda"),
+            "graphspec": (sys.modules["graphspec"], "__version__"),
+        }[what]
+        monkeypatch.setattr(owner, name, "99.0")
+
+
+@pytest.mark.parametrize("what", ["torch", "torch build", "triton", "CUDA runtime", "graphspec"])
+def test_B12_each_version_that_makes_code_is_in_the_key(monkeypatch, what):
+    """Patched in turn for a CUDA device; each gives another key, and back again the first one."""
+    from graphspec.cache.toolchain import toolchain
+
+    cuda, spec = DeviceConfig(target=Target.CUDA), resolved(None, device={"target": "cuda"})
+    before = key(unit(), spec, toolchain=toolchain(cuda))
+    changed_version(monkeypatch, what)
+    assert key(unit(), spec, toolchain=toolchain(cuda)) != before
+    monkeypatch.undo()
+    assert key(unit(), spec, toolchain=toolchain(cuda)) == before
+
+
+def test_B12_the_driver_is_not_in_the_key():
+    """The rule is written in the toolchain's module: code for a toolkit runs under any driver that supports it."""
+    from graphspec.cache import toolchain
+
+    assert "driver" in toolchain.__doc__
+    facts = toolchain.toolchain(DeviceConfig(target=Target.CUDA))
+    assert not any("driver" in name.lower() for name in facts)
+
+
+# B. The key holds too much, or is not stable.
+
+
+PLACED = """
+    import json, sys
+    from support.keyed import key, unit
+    from support.speculative import keys_of, resolved_case
+    spec = resolved_case("eagle3")
+    print(json.dumps([*keys_of(spec), key(unit("model", "speculative"), spec).digest]))
+"""
+
+
+def test_B15_placement_does_not_split_the_cache():
+    """Four engines of one node, each with its own rank, bundle and device: one key of each kind."""
+    runs = [
+        run_python(
+            PLACED,
+            RANK=str(i),
+            LOCAL_RANK=str(i),
+            WORLD_SIZE="4",
+            RAY_PLACEMENT_BUNDLE_INDEX=str(i),
+            VLLM_RAY_BUNDLE_INDICES=str(i),
+            CUDA_VISIBLE_DEVICES=str(i),
+            HOSTNAME=f"pod-{i}",
+        )
+        for i in range(4)
+    ]
+    assert len(set(runs)) == 1
+    assert json.loads(runs[0])[:2] == list(keys_of(resolved_case("eagle3")))
+
+
+def test_B16_a_cache_moves_with_its_root_and_its_home(tmp_path, monkeypatch):
+    """Warmed below one root, copied to another, started with every folder variable moved: the same keys, all hits."""
+    names = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TORCHINDUCTOR_CACHE_DIR", "HF_HOME")
+
+    def starts(root):
+        chain = {**TOOLCHAIN, "environment": code_environment(os.environ)}
+        specs = (resolved_case(name) for name in ("ngram", "eagle3", "dspark"))
+        keys = [key(unit("speculative"), spec, toolchain=chain) for spec in specs]
+        return [start(DiskStore(str(root)), k)[0] for k in keys], keys
+
+    for name in names:
+        monkeypatch.setenv(name, str(tmp_path / "one" / name))
+    outcomes, keys = starts(tmp_path / "R1")
+    assert outcomes == [MISS] * 3
+    shutil.copytree(tmp_path / "R1", tmp_path / "R2")
+    shutil.rmtree(tmp_path / "R1")
+    for name in names:
+        monkeypatch.setenv(name, str(tmp_path / "two" / name))
+    assert starts(tmp_path / "R2") == ([HIT] * 3, keys)
+
+
+def texts_in(value):
+    """Every string inside a decoded key."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            yield from (*texts_in(k), *texts_in(v))
+    elif isinstance(value, list | tuple | frozenset):
+        for v in value:
+            yield from texts_in(v)
+    elif attrs.has(type(value)):
+        yield from texts_in(attrs.asdict(value))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_B16_no_absolute_path_is_among_the_factors(name):
+    """Neither in the spec's keys nor in a unit's."""
+    spec = resolved_case(name, model={"weights": "/w", "tokenizer": "/t"})
+    texts = [spec.key_text(stage) for stage in Stage] + [key(unit("model"), spec).text]
+    for text in texts:
+        assert [t for t in texts_in(decode(text)) if t.startswith(("/", "~")) or ":/" in t] == []
+
+
+def test_B17_the_content_of_a_model_counts_and_its_folder_does_not(tmp_path):
+    """Equal in two folders, other after one number changes, other for another model under the same path."""
+    a, b = (variant(tmp_path / place / "m", "target-llama") for place in ("a", "b"))
+    assert keys_of(resolved(None, a)) == keys_of(resolved(None, b))
+    variant(tmp_path / "b" / "m", "target-llama", rope_theta=1e6)
+    changed = keys_of(resolved(None, b))
+    assert not set(keys_of(resolved(None, a))) & set(changed)
+    variant(tmp_path / "b" / "m", "target-moe")
+    assert not set(keys_of(resolved(None, b))) & set(changed)
+
+
+def test_B17_the_same_for_a_draft(tmp_path):
+    """The draft's folder does not count either, and what it says does."""
+    a, b = (variant(tmp_path / place / "head", "eagle3-head") for place in ("a", "b"))
+    first, second = (keys_of(resolved_case("eagle3", {"model": draft})) for draft in (a, b))
+    assert first == second
+    variant(tmp_path / "b" / "head", "eagle3-head", rope_theta=1e6)
+    assert keys_of(resolved_case("eagle3", {"model": b}))[0] != first[0]
+
+
+SETS = """
+    import random
+    from graphspec.keys.encoding import encode
+    names = [f"op_{i}" for i in range(40)]
+    found = set()
+    for _ in range(20):
+        random.shuffle(names)
+        made = set()
+        for name in names:
+            made.add(name)
+        found.add(encode({"ops": made, "frozen": frozenset(names)}).hex())
+    print(*found)
+"""
+
+
+def test_B20_a_set_has_one_hash_in_whatever_order_it_was_filled():
+    """20 orders in each of 5 processes with seeds of their own."""
+    runs = {run_python(SETS, PYTHONHASHSEED=str(seed)) for seed in (0, 1, 2, 3, 4)}
+    assert len(runs) == 1
+    assert " " not in runs.pop()
+
+
+def test_B20_which_fields_have_an_order_is_declared_by_their_types():
+    """A tuple has one and a mapping none; no field is a set. Tables of ranges are sorted before they act."""
+    for cls in config_classes([EngineConfig, EngineSpec]):
+        for annotation in field_types(cls).values():
+            assert "set[" not in str(annotation).lower()
+    spec = resolved(None)
+    names = ("LlamaForCausalLM", "Other")
+    ways = [evolve(spec, model=evolve(spec.model, architectures=n)) for n in (names, names[::-1])]
+    assert compile_key(ways[0]) != compile_key(ways[1])
+    table = [[1, 8, 4], [9, 32, 2], [33, 64, 1]]
+    field = "num_speculative_tokens_per_batch_size"
+    rows = [resolved_case("ngram", {field: list(r)}) for r in itertools.permutations(table)]
+    assert len({keys_of(r) for r in rows}) == 1
+
+
+def test_B21_shared_and_separate_objects_have_one_hash():
+    """Equal content, whether one object stands in two places or two; the same for equal strings."""
+    shared, word = [1, 2], "".join(["trit", "on"])
+    assert encode({"a": shared, "b": shared}) == encode({"a": [1, 2], "b": [1, 2]})
+    assert word is not sys.intern("triton")
+    assert encode((word, word)) == encode((word, sys.intern("triton")))
+    spec = resolved_case("eagle3")
+    twin = FrozenMap(json.loads(json.dumps(dict(spec.model.extra))))
+    both = evolve(spec, model=evolve(spec.model, extra={"a": {"b": 1}}))
+    again = evolve(spec, model=evolve(spec.model, extra={"a": FrozenMap({"b": 1})}))
+    assert keys_of(both) == keys_of(again)
+    assert keys_of(evolve(spec, model=evolve(spec.model, extra=twin))) == keys_of(spec)
+
+
+def test_B22_the_order_of_listings_does_not_matter(monkeypatch):
+    """Folders, environment and module lists in reverse: the same hashes."""
+    modules = ("support.keyed", "graphspec.config.device", "graphspec.frozen")
+    listing, walk = os.listdir, os.scandir
+    variables = {"TRITON_F32_DEFAULT": "ieee", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "A": "1"}
+    spec, package = resolved_case("dspark"), resolved(None, "target-llama")
+    before = (keys_of(spec), keys_of(package), encode(source_digest(modules)))
+    environment = encode(code_environment(variables))
+    monkeypatch.setattr(os, "listdir", lambda *a: list(reversed(listing(*a))))
+    monkeypatch.setattr(os, "scandir", lambda *a: iter(list(walk(*a))[::-1]))
+    after = (
+        keys_of(resolved_case("dspark")),
+        keys_of(resolved(None, "target-llama")),
+        encode(source_digest(modules[::-1])),
+    )
+    assert after == before
+    assert encode(code_environment(dict(reversed(variables.items())))) == environment
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_B25_the_identity_is_the_same_before_and_after_everything(name):
+    """The config's right after validation and after it was resolved; the contract's before and after its plan is made."""
+    config = EngineConfig.from_dict(engine(CASES[name].section, CASES[name].target))
+    h0 = [compute_hash(config, stage) for stage in Stage]
+    spec = config.resolve()
+    d0 = keys_of(spec)
+    plan = plan_capture(spec)
+    assert plan.schedule.max_num_seqs == spec.scheduler.max_num_seqs
+    list(map(repr, (spec, plan)))
+    assert [compute_hash(config, stage) for stage in Stage] == h0
+    assert keys_of(spec) == d0 == keys_of(config.resolve())
+
+
+def test_B25_nothing_can_be_set_on_a_validated_object():
+    """Fields, sections of sections, new names and items of mappings."""
+    spec = resolved_case("eagle3")
+    config = EngineConfig.from_dict(engine(CASES["eagle3"].section))
+    for owner in (spec, spec.model, spec.speculative, spec.speculative.speculator, config):
+        for name in [*policies(type(owner)), "brand_new"]:
+            with pytest.raises(AttributeError):
+                setattr(owner, name, None)
+    with pytest.raises(TypeError):
+        spec.speculative.draft_model.extra["x"] = 1
+
+
+def test_B26_neighbouring_values_do_not_run_into_each_other():
+    """Strings that join to the same, and nothing before or after a value."""
+    assert encode(("ab", "c")) != encode(("a", "bc"))
+    assert encode((None, "h")) != encode(("h", None))
+    assert encode(("h",)) != encode(("h", None)) != encode(("h", ""))
+    assert encode([["a"], []]) != encode([[], ["a"]])
+    assert encode({"a": "b"}) != encode({"ab": ""})
+
+
+def test_B26_no_key_is_made_of_nothing():
+    """A unit without code, a scope of nothing, and a class without fields: refused, refused, and named."""
+    with pytest.raises(KeyFactorError, match="no importable module"):
+        source_digest(())
+    with pytest.raises(UndeclaredFactorError, match="no COMPILE-keyed field"):
+        key(unit("nothing.at_all"), resolved(None))
+    speculator = resolved_case("suffix").speculative.speculator
+    assert type(speculator).__qualname__.encode() in key_text(speculator, Stage.COMPILE)
+    other = resolved_case("ngram").speculative.speculator
+    assert compute_hash(speculator, Stage.COMPILE) != compute_hash(other, Stage.COMPILE)
+
+
+def test_B26_no_section_hashes_to_a_constant():
+    """Every class with fields has a keyed one, except on this list; the lists's reason is in its fields' reasons."""
+    without = {
+        cls
+        for cls in config_classes([EngineConfig, EngineSpec])
+        if policies(cls)
+        and cls.__module__.startswith("graphspec.")
+        and all(policy.stage is None for policy in policies(cls).values())
+    }
+    explained = {Note} | {c for c in without if c.__module__ == "graphspec.speculators.ngram"}
+    assert without == explained
+    for cls in without:
+        assert all(policy.reason for policy in policies(cls).values())
+
+
+def ten_thousand():
+    """Contracts that each differ from all others in a keyed field: ten numbers for each of four fields."""
+    spec, numbers = resolved_case("ngram"), range(1, 11)
+    adapters = [LoRAConfig(max_loras=n) for n in numbers]
+    budgets = [evolve(spec.scheduler, max_num_batched_tokens=512 * n) for n in numbers]
+    for layers, width in itertools.product(numbers, numbers):
+        model = evolve(spec.model, num_hidden_layers=layers, intermediate_size=64 * width)
+        for lora, scheduler in itertools.product(adapters, budgets):
+            yield evolve(spec, model=model, lora=lora, scheduler=scheduler)
+
+
+def test_B26_ten_thousand_contracts_have_ten_thousand_keys():
+    """No two of them share a COMPILE key."""
+    found = [compile_key(spec) for spec in ten_thousand()]
+    assert len(set(found)) == len(found) == 10_000
