@@ -46,6 +46,7 @@ class Preview:
             "spec_hash": self.spec_hash,
             "capture_hash": self.capture_hash,
             **self.decisions.as_dict(),
+            "notes": [str(note) for note in self.decisions.notes],
             "units": [
                 {"name": u.name, "key": u.key, "stored": u.stored, "reason": u.reason}
                 for u in self.units

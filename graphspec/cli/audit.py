@@ -159,6 +159,7 @@ def _show(report: "Report") -> None:
         console.print(Text(f"{verdict.symbol} {verdict.value:<9}{count:>5}  {verdict.meaning}"))
     lines = [
         *(f"not changed: {row.path}: {row.skipped}" for row in report.rows if row.skipped),
+        *(f"refused: {where}: {reason}" for where, reason in report.caught),
         *(f"needless: {_rate(report, path)}" for path, r in report.needless_rates.items() if r),
         *(f"note: {note}" for note in report.notes),
     ]

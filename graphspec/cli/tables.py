@@ -73,6 +73,8 @@ def show_preview(seen: Preview) -> None:
     _show_decisions(console, seen.decisions)
     for sentence in seen.decisions.lowered:
         console.print(f"  {sentence}", soft_wrap=True, markup=False)
+    for note in seen.decisions.notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
     console.print(f"batch sizes without a full graph: {falling}")
     console.print(
         f"would compile {seen.missing}, would load {len(seen.units) - seen.missing}, "

@@ -137,7 +137,9 @@ def _part(node: ast.Assign, name: str, value: Any) -> Any:
     for target in node.targets:
         if isinstance(target, ast.Name) and target.id == name:
             return value
-        if isinstance(target, ast.Tuple | ast.List) and len(target.elts) == len(value):
+        if isinstance(target, ast.Tuple | ast.List) and all(
+            isinstance(part, ast.Name) for part in target.elts
+        ):
             for part, held in zip(target.elts, value, strict=True):
                 if isinstance(part, ast.Name) and part.id == name:
                     return held

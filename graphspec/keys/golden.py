@@ -233,13 +233,14 @@ def _plain_name(name: str) -> str:
 
 
 def _golden(data: Any) -> Golden:
-    keys = {}
+    keys: dict[Stage, GoldenKey] = {}
     for stage in Stage:
         key = data[stage.value]
         parts = [line.partition(" = ") for line in key["text"]]
-        keys[stage] = GoldenKey(
-            hash=str(key["hash"]), text={path: value for path, _, value in parts}
-        )
+        text = {path: value for path, _, value in parts}
+        if "includes" in key:
+            text |= keys[Stage(key["includes"])].text
+        keys[stage] = GoldenKey(hash=str(key["hash"]), text=dict(sorted(text.items())))
     return Golden(keys=keys, config=data.get("config"))
 
 
@@ -266,8 +267,18 @@ def write_goldens(path: str, file: GoldenFile) -> None:
 
 
 def _plain(golden: Golden) -> dict[str, Any]:
-    keys = {
-        stage.value: {"hash": key.hash, "text": [f"{path} = {v}" for path, v in key.text.items()]}
-        for stage, key in golden.keys.items()
-    }
-    return keys if golden.config is None else {"config": dict(golden.config), **keys}
+    data: dict[str, Any] = {} if golden.config is None else {"config": dict(golden.config)}
+    small, large = golden.keys[Stage.COMPILE], golden.keys[Stage.CAPTURE]
+    data[Stage.COMPILE.value] = {"hash": small.hash, "text": _lines(small.text)}
+    more = {"hash": large.hash}
+    rest = large.text
+    if small.text.items() <= large.text.items():
+        # Reviewers read each factor once.
+        more["includes"] = Stage.COMPILE.value
+        rest = {path: value for path, value in large.text.items() if path not in small.text}
+    data[Stage.CAPTURE.value] = {**more, "text": _lines(rest)}
+    return data
+
+
+def _lines(text: Mapping[str, str]) -> list[str]:
+    return [f"{path} = {value}" for path, value in text.items()]

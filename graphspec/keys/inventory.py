@@ -69,8 +69,8 @@ def _collect(cls: type, found: dict[type, None]) -> None:
     if cls in found:
         return
     found[cls] = None
-    for annotation in field_types(cls).values():
-        for part in _classes_in(annotation):
+    for name in policies(cls):
+        for part in _classes_in(field_types(cls)[name]):
             _collect(part, found)
     subclasses: list[type] = cls.__subclasses__()
     for sub in subclasses:

@@ -187,11 +187,7 @@ def _is_value(value: Any) -> bool:
         return False
     if any(c.__module__ == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__[:-1]):
         return True
-    try:
-        encode(value)
-    except KeyFactorError:
-        return False
-    return True
+    return _text(value) is not None
 
 
 def _is_toolchain_object(value: Any) -> bool:
@@ -209,8 +205,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(constant: Any, value: Any) -> bool:
+    texts = [_text(constant), _text(value)]
+    if None not in texts:
+        return texts[0] == texts[1]
+    # Containers of functions have no encoding; the same functions are equal.
+    return texts == [None, None] and type(constant) is type(value) and bool(constant == value)
+
+
+def _text(value: Any) -> bytes | None:
     try:
-        return encode(one) == encode(other)
+        return encode(value)
     except KeyFactorError:
-        return one is other
+        return None

@@ -39,6 +39,12 @@ _ALL_VARIABLES = frozenset(
 EVERY = "*"
 """Stands for a read of all variables at once, as a copy or a loop makes it."""
 
+_INTERPRETER = os.path.join("torch", "_dynamo", "symbolic_convert.py")
+_INTERPRETED = "InliningInstructionTranslator.inline_call_"
+"""Where Dynamo goes through a function without running it, as for the branches of torch.cond (torch 2.11 to 2.14)."""
+
+_NEVER_BORING = (_ONE_VARIABLE.co_filename, _INTERPRETER)
+
 _ACCESSORS = frozenset(
     ("os", "_collections_abc", "collections.abc", "posixpath", "ntpath", "genericpath")
 )
@@ -105,11 +111,31 @@ class Watch:
             self._variable(frame, name, caller)
         elif id(code) in _ALL_VARIABLES:
             self._variable(frame, EVERY, caller)
-        elif self._toolchain.covers(real_origin(_origin(code, frame.f_globals))):
-            if not name.startswith("<") and name != _ONE_VARIABLE.co_filename:
+        elif code.co_qualname == _INTERPRETED and name.endswith(_INTERPRETER):
+            tracer = frame.f_locals["self"]
+            self._record(tracer.f_code, tracer.f_globals)
+        elif self._is_toolchain(code, frame.f_globals):
+            if not name.startswith("<") and not name.endswith(_NEVER_BORING):
                 self._boring.add(name)
-        elif not _is_aside(frame, caller):
+        elif not _is_aside(frame, caller) and not self._is_text_of_toolchain(frame):
             self.functions[id(code)] = Function(code, frame.f_globals)
+
+    def _record(self, code: CodeType, module_globals: Mapping[str, Any]) -> None:
+        if not self._is_toolchain(code, module_globals):
+            self.functions[id(code)] = Function(code, module_globals)
+
+    def _is_toolchain(self, code: CodeType, module_globals: Mapping[str, Any]) -> bool:
+        return self._toolchain.covers(real_origin(_origin(code, module_globals)))
+
+    def _is_text_of_toolchain(self, frame: FrameType) -> bool:
+        """True for a text without a module that the toolchain evaluates, as Dynamo does with its guards."""
+        by = frame.f_back
+        return (
+            frame.f_code.co_name == "<module>"
+            and "__name__" not in frame.f_globals
+            and by is not None
+            and self._is_toolchain(by.f_code, by.f_globals)
+        )
 
     def _variable(self, frame: FrameType, name: str, caller: FrameType) -> None:
         reader = frame.f_back
@@ -117,7 +143,7 @@ class Watch:
             reader = reader.f_back
         if reader is None or _is_aside(reader, caller):
             return
-        if not self._toolchain.covers(real_origin(_origin(reader.f_code, reader.f_globals))):
+        if not self._is_toolchain(reader.f_code, reader.f_globals):
             self.reads[name, f"{reader.f_code.co_filename}:{reader.f_lineno}"] = None
 
 

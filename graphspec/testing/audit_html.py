@@ -44,6 +44,7 @@ def _page(report: Report, title: str) -> Iterator[str]:
     yield f"<h1>Key audit: {name}</h1>"
     yield from _summary(report)
     yield from _findings(report.findings)
+    yield from _caught(report)
     yield from _matrix(report)
     yield from _rates(report)
     yield "</body>\n</html>"
@@ -80,6 +81,13 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
         yield f'<p><span class="bad">{escape(head)}</span><br>{escape(finding.text)}</p>'
         if finding.diff:
             yield f"<pre>{escape(chr(10).join(finding.diff))}</pre>"
+
+
+def _caught(report: Report) -> Iterator[str]:
+    if report.caught:
+        yield "<h2>Refused by the watch</h2><ul>"
+        yield "".join(f"<li>{escape(f'{where}: {reason}')}</li>" for where, reason in report.caught)
+        yield "</ul>"
 
 
 def _matrix(report: Report) -> Iterator[str]:
@@ -122,10 +130,8 @@ def _row(row: Row, columns: Sequence[str]) -> str:
         if cell is None:
             cells.append("<td></td>")
             continue
-        said = f"{cell.verdict.value}: {cell.reason or cell.verdict.meaning}"
-        cells.append(
-            f'<td class="cell {cell.verdict.value}" title="{escape(said)}">{cell.verdict.symbol}</td>'
-        )
+        title = f' title="{escape(cell.reason)}"' if cell.reason else ""
+        cells.append(f'<td class="cell {cell.verdict.value}"{title}>{cell.verdict.symbol}</td>')
     return (
         f'<tr><th scope="row">{escape(row.path)}</th><td>{row.stage}</td>'
         f"<td>{escape(row.old)} &rarr; {escape(row.new)}{escape(inside)}</td><td>{escape(row.methods)}</td>"

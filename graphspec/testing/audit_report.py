@@ -151,7 +151,7 @@ class Report:
         failed: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             for name, cell in row.cells.items():
-                where = f"{row.path} ({row.old} -> {row.new}), unit {name}"
+                where = _where(row, name)
                 if cell.verdict is Verdict.UNSOUND:
                     unsound.append(
                         Finding(kind="unsound", where=where, text=cell.reason, diff=cell.diff)
@@ -168,6 +168,16 @@ class Report:
             for (name, reason), places in failed.items()
         ]
         return [*unsound, *broken, *self.unstable]
+
+    @property
+    def caught(self) -> Sequence[tuple[str, str]]:
+        """Where the watch over traces refused a change, and what it says."""
+        return [
+            (_where(row, name), cell.reason)
+            for row in self.rows
+            for name, cell in row.cells.items()
+            if cell.verdict is Verdict.REFUSED
+        ]
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -220,6 +230,10 @@ class Report:
             "traces": self.traces,
             "seconds": self.seconds,
         }
+
+
+def _where(row: Row, unit: str) -> str:
+    return f"{row.path} ({row.old} -> {row.new}), unit {unit}"
 
 
 def _row(row: Row) -> Mapping[str, Any]:

@@ -177,7 +177,8 @@ def test_the_page_stands_alone_and_names_every_field(zoo):
     for word in ("http:", "https:", "//", "url(", "@import"):
         assert word not in text
     shown_text = "\n".join(page.text)
-    for name in [*(row.path for row in zoo.rows), *zoo.columns, *(f.where for f in zoo.findings)]:
+    told = [*(f.where for f in zoo.findings), *(reason for _, reason in zoo.caught)]
+    for name in [*(row.path for row in zoo.rows), *zoo.columns, *told]:
         assert name in shown_text
     assert "@media print" in text
 
@@ -389,6 +390,7 @@ def test_the_command_prints_a_matrix_and_writes_a_page(capsys, config, tmp_path)
     assert "model.rms_norm_eps" in out
     assert "lora.max_loras" in out
     assert "a compile for nothing" in out
+    assert "\u2026" not in out
     assert "findings 0" in out.splitlines()[-1]
     assert page.read_text().startswith("<!doctype html>")
 

@@ -2,14 +2,13 @@
 
 import enum
 from collections.abc import Mapping
-
-import attrs
 from typing import ClassVar
 
+import attrs
 import pytest
 
-from graphspec.errors import Problem, SpecError
 from graphspec.annotations import mismatch
+from graphspec.errors import Problem, SpecError
 from graphspec.fields import Stage, config_class, is_config_class, keyed, policies, unkeyed
 
 

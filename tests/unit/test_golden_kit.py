@@ -193,6 +193,20 @@ def test_a_factor_that_vanishes_or_changes_is_named_with_its_values(goldens, mon
     assert "  vanished  speculative.seed: 7" in check_goldens(goldens).drifted[0].lines
 
 
+def test_a_factor_of_one_stage_alone_is_kept_apart(goldens, monkeypatch):
+    """A method may add other factors to each key; then both texts are written whole."""
+
+    def hash_factors(self, stage, k):
+        return {"of": stage.value, f"only_{stage.value}": 1}
+
+    monkeypatch.setattr(NgramSpeculatorConfig, "hash_factors", hash_factors)
+    lock(goldens, {"prod": engine(NGRAM)})
+    assert "includes" not in Path(goldens).read_text()
+    keys = read_goldens(goldens).goldens["prod"].keys
+    assert [k.text["speculative.of"] for k in keys.values()] == ['"compile"', '"capture"']
+    assert check_goldens(goldens).advice == ""
+
+
 def test_of_long_values_the_part_that_differs_is_told(goldens, monkeypatch):
     """A schedule or a checkpoint's other fields may be pages long."""
     seeded(monkeypatch, (*range(500), "x"))
@@ -326,13 +340,16 @@ def test_a_golden_says_which_checkpoint_and_which_factor(goldens):
     lock(goldens, {"prod": engine(NGRAM)})
     data = json.loads(Path(goldens).read_text())
     assert data["checkpoints"]["target-llama"] == peer_config("target-llama")
-    text = data["specs"]["prod"]["capture"]["text"]
+    compiled, captured = (data["specs"]["prod"][stage.value] for stage in Stage)
+    text = compiled["text"]
     assert text == sorted(text, key=lambda line: line.split(" = ")[0])
     assert "model.hidden_size = 1024" in text
     assert "model.dtype = graphspec.config.model.Dtype.BFLOAT16" in text
     assert 'class = "graphspec.resolve.spec.EngineSpec"' in text
     assert 'speculative:class = "graphspec.resolve.spec.SpeculativeSpec"' in text
-    assert "speculative.num_speculative_tokens = 4" in text
+    assert captured["includes"] == "compile"  # each factor is read once
+    assert "speculative.num_speculative_tokens = 4" in captured["text"]
+    assert not set(text) & set(captured["text"])
     assert data["specs"]["prod"]["config"]["model"]["source"] == "target-llama"
     assert folder("target-llama") not in json.dumps(data)
 

@@ -1,0 +1,5 @@
+"""A module whose body reads the environment and that no unit uses."""
+
+import os
+
+HOME = os.environ.get("SUPPORT_SCALE")
