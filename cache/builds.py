@@ -51,20 +51,18 @@ def _identity(build: Any, above: frozenset[int]) -> Mapping[str, Any]:
 
 def _held(function: Any) -> Iterator[tuple[str, Any]]:
     while isinstance(function, functools.partial):
-        yield from ((str(at), value) for at, value in enumerate(function.args))
-        yield from function.keywords.items()
+        yield from ((f"argument {at}", value) for at, value in enumerate(function.args))
+        yield from ((f"argument {name}", value) for name, value in function.keywords.items())
         function = function.func
-    function = getattr(function, "__func__", function)
-    yield from (
-        (f"default {at}", v) for at, v in enumerate(getattr(function, "__defaults__", None) or ())
-    )
-    yield from (getattr(function, "__kwdefaults__", None) or {}).items()
-    code = getattr(function, "__code__", None)
-    for name, cell in zip(
-        getattr(code, "co_freevars", ()), getattr(function, "__closure__", None) or (), strict=False
-    ):
+    function = bare(function)
+    defaults = getattr(function, "__defaults__", None) or ()
+    yield from ((f"default {at}", value) for at, value in enumerate(defaults))
+    named = getattr(function, "__kwdefaults__", None) or {}
+    yield from ((f"default {name}", value) for name, value in named.items())
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
         with contextlib.suppress(ValueError):  # not assigned yet
-            yield name, cell.cell_contents
+            yield f"closed {name}", cell.cell_contents
     if hasattr(function, "__wrapped__"):
         yield "wrapped", function.__wrapped__
 

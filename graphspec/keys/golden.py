@@ -98,8 +98,8 @@ def golden_key(section: Any, stage: Stage) -> GoldenKey:
 def written(value: Any) -> str:
     """A factor, live or decoded, as people read it. Values with different encodings never look the same.
 
-    >>> written((1, 1.0, True, "1", None, {"a": b"b"}))
-    '(1, 1.0, true, "1", none, {"a": x\'62\'})'
+    >>> written((1, 1.0, True, "1", None, {"a": ()}))
+    '(1, 1.0, true, "1", none, {"a": ()})'
     """
     kind = type(value)
     if kind is str:

@@ -1,7 +1,8 @@
 """The table of environment variables, ours and other libraries', each with its effect and the reason.
 
-Read from the sources of torch 2.11 to 2.14 and Triton 3.7. A test compares it with the torch that is installed, so that a
-new variable is noticed. When in doubt a variable is CODE: that costs a compile, and never a wrong graph.
+Read from the sources of torch 2.13 and Triton 3.7. A test compares it with the torch that is installed, so that a new
+variable is noticed; until then it is unknown, and does not reach the compiler. When in doubt a variable is CODE: that
+costs a compile, and never a wrong graph.
 """
 
 from collections.abc import Iterator

@@ -128,11 +128,10 @@ class Watch:
         return self._toolchain.covers(real_origin(_origin(code, module_globals)))
 
     def _is_text_of_toolchain(self, frame: FrameType) -> bool:
-        """True for a text without a module that the toolchain evaluates, as Dynamo does with its guards."""
+        """True for code from a text, made in no module, that the toolchain calls: Dynamo's guards, wrappers of torch.fx."""
         by = frame.f_back
         return (
-            frame.f_code.co_name == "<module>"
-            and "__name__" not in frame.f_globals
+            "__name__" not in frame.f_globals
             and by is not None
             and self._is_toolchain(by.f_code, by.f_globals)
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from graphspec.errors import CompileError, GraphspecError, UndeclaredFactorError
 from graphspec.fields import Stage
 from graphspec.keys import encoding
 from graphspec.keys.explain import differences
@@ -96,8 +97,8 @@ def assert_key_sound(
     """Fails when two specs give a unit one key and two graphs: whichever came first, the other would run its graph.
 
     `strategy` gives specs, of which pairs are drawn, or pairs: tuples, or what `spec_pairs` gives. Units with equal
-    keys are traced on fake tensors, so no device and no weights are needed. A unit that reads outside its scope is an
-    `UndeclaredFactorError`.
+    keys are traced on fake tensors, so no device and no weights are needed. A spec that the program refuses is passed
+    over, and so is a unit that traces for neither. One that reads outside its scope is an `UndeclaredFactorError`.
     """
     from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st
@@ -133,11 +134,12 @@ def _pair(drawn: Any, again: Callable[[], Any]) -> "tuple[EngineSpec, EngineSpec
 def _compare(
     program: "Program", one: "EngineSpec", other: "EngineSpec", machine: "Machine"
 ) -> None:
-    if one == other:
+    units, twins = _units(program, one), _units(program, other)
+    if one == other or units is None or twins is None:
         return
-    twins = {u.name: u for u in _units(program, other)}
-    for unit in _units(program, one):
-        twin = twins.get(unit.name)
+    found = {u.name: u for u in twins}
+    for unit in units:
+        twin = found.get(unit.name)
         if twin is None or machine.key(unit, one) != machine.key(twin, other):
             continue
         lines = list(_unlike((unit, one), (twin, other)))
@@ -147,8 +149,15 @@ def _compare(
             raise AssertionError("\n".join([head, *fields, *lines]))
 
 
-def _units(program: "Program", spec: "EngineSpec") -> "Sequence[CompileUnit]":
-    return program(spec).units() if callable(program) else program
+def _units(program: "Program", spec: "EngineSpec") -> "Sequence[CompileUnit] | None":
+    if not callable(program):
+        return program
+    try:
+        return list(program(spec).units())
+    except UndeclaredFactorError:
+        raise
+    except GraphspecError:
+        return None
 
 
 def _unlike(*sides: "tuple[CompileUnit, EngineSpec]") -> Iterator[str]:
@@ -156,6 +165,15 @@ def _unlike(*sides: "tuple[CompileUnit, EngineSpec]") -> Iterator[str]:
     from graphspec.cache.trace import trace
     from graphspec.testing.sides import diff_of
 
-    graphs = [trace(unit, spec, spec.device.target.value).program for unit, spec in sides]
-    if graph_fingerprint(graphs[0]) != graph_fingerprint(graphs[1]):
-        yield from diff_of(*map(graph_lines, graphs))
+    graphs: list[Any] = []
+    for unit, spec in sides:
+        try:
+            graphs.append(trace(unit, spec, spec.device.target.value).program)
+        except CompileError as error:
+            graphs.append(error)
+    one, other = graphs
+    if isinstance(one, CompileError) or isinstance(other, CompileError):
+        if type(one) is not type(other):
+            yield f"one of them does not trace: {one if isinstance(one, CompileError) else other}"
+    elif graph_fingerprint(one) != graph_fingerprint(other):
+        yield from diff_of(graph_lines(one), graph_lines(other))

@@ -29,9 +29,14 @@ from support.peer_cases import folder
 
 for _method in known_methods():
     speculator_config_class(_method)
-CLASSES = [
-    c for c in config_classes([EngineConfig, EngineSpec]) if c.__module__[:10] == "graphspec."
-]
+CLASSES = sorted(
+    (
+        c
+        for c in config_classes([EngineConfig, EngineSpec])
+        if c.__module__.startswith("graphspec.")
+    ),
+    key=lambda cls: cls.__qualname__,
+)
 RESOLVED = (EngineSpec, SpeculativeSpec)
 """Classes whose objects come from resolution; `spec_pairs` changes every field of them and of all sections inside."""
 

@@ -3,6 +3,7 @@
 import torch
 
 from graphspec.cache.units import CompileUnit, TensorInput
+from graphspec.errors import Problem, SpecError
 from graphspec.keys.scope import Scope
 
 
@@ -39,6 +40,25 @@ def shift(by):
         return x + by
 
     return run
+
+
+class Half(Program):
+    """Its unit has a graph for an odd number of layers alone, and its key says nothing of that."""
+
+    def build_behind(self, spec):
+        if self.spec.model.num_hidden_layers % 2:
+            return shift(1)
+        return lambda x: x * int(x.sum())  # asks for a value, which no trace has
+
+
+def half(spec):
+    """A program that cannot always be traced."""
+    return Half(spec, leaky=True)
+
+
+def picky(spec):
+    """A program that refuses every spec."""
+    raise SpecError(Problem(where="spec", found="this", wanted="another"))
 
 
 def leaky(spec):

@@ -21,9 +21,14 @@ from support.processes import run_python
 
 for _method in known_methods():
     speculator_config_class(_method)
-CLASSES = [
-    c for c in config_classes([EngineConfig, EngineSpec]) if c.__module__[:10] == "graphspec."
-]
+CLASSES = sorted(
+    (
+        c
+        for c in config_classes([EngineConfig, EngineSpec])
+        if c.__module__.startswith("graphspec.")
+    ),
+    key=lambda cls: cls.__qualname__,
+)
 
 
 def find(strategy, condition):

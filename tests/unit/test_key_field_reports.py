@@ -5,9 +5,10 @@ on a miss, an entry of a made-up library: nothing is compiled here. Left to othe
 
 - B06, code that reads an undeclared variable while it is traced: the watch, tests/unit/test_watched_trace.py. Here: every
   variable that graphspec's own code reads is in the table.
-- B07 and B12 on a GPU, and a real start that compiles twice: tests/engine, with the compiler.
+- B07, B11 and B12, real libraries on real devices: here the key and the store's answer decide, and what is compiled on a
+  miss is for the tests of the cache.
 - B10, hints of dynamic sizes: units have none to give. Here: all that a unit declares of a size is in its key.
-- B25, a real warmup between the two hashes: it gets the frozen contract; here the plan and the units are made of it.
+- B25, a real warmup between the two hashes: it gets the frozen contract; here a plan is made of it.
 """
 
 import ast

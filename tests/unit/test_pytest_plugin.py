@@ -171,6 +171,19 @@ def test_pairs_find_the_forgotten_field_too(spec):
         assert_key_sound(leaky.leaky, pairs, max_examples=5)
 
 
+def test_a_unit_that_only_sometimes_traces_is_unsound(spec):
+    """One key, and a graph for one of the two specs alone."""
+    with pytest.raises(AssertionError, match="one of them does not trace: "):
+        assert_key_sound(leaky.half, layers(spec))
+    even = st.sampled_from([2, 4]).map(lambda n: changed(spec, num_hidden_layers=n))
+    assert_key_sound(leaky.half, even, max_examples=3)
+
+
+def test_a_spec_that_the_program_refuses_is_passed_over(spec):
+    """A strategy may give specs that this engine cannot run."""
+    assert_key_sound(leaky.picky, layers(spec), max_examples=3)
+
+
 def test_a_read_outside_the_scope_is_the_trace_s_own_error(spec):
     """The watch sees it before any graph is compared."""
     unit = leaky.sound(spec).units()[0]

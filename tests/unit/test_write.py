@@ -165,6 +165,7 @@ def test_the_text_is_one_that_other_readers_of_yaml_agree_on():
 @pytest.mark.parametrize(
     "value",
     [math.nan, math.inf, 10**600, "\ud800", b"x", {1}, object(), {1: 2}, {"\ud800": 1}],
+    ids=range(9),
     ids=str,
 )
 def test_what_no_file_can_hold_is_refused_with_its_path(kind, value):
