@@ -99,6 +99,25 @@ def scaled(spec):
     return lambda x: x * FACTOR
 
 
+def layer(spec, index):
+    """Adds a number that it is given."""
+    return lambda x: x + index
+
+
+def closure(index):
+    """A build function that holds a number."""
+
+    def build(spec):
+        return layer(spec, index)
+
+    return build
+
+
+def adds_a_tensor(spec):
+    """Makes a tensor of torch's default dtype."""
+    return lambda x: x + torch.ones(4)
+
+
 def own_class(spec):
     """Reads a constant of a class of this module."""
     return lambda x: x + Sizes.rows
@@ -156,6 +175,40 @@ def list_of_set(spec):
     def call(x):
         steps = {"a": x + 1, "b": x * 2}
         return torch.cat([steps[name] for name in {"a", "b"}])  # noqa: PLC0208 - the mistake
+
+    return call
+
+
+STEPS = "half double square root sine next".split()
+
+
+def _step(x, name):
+    if name in ("half", "double"):
+        return x * (2.0 if name == "double" else 0.5)
+    if name in ("square", "root"):
+        return x * x if name == "square" else x.abs().sqrt()
+    return x.sin() if name == "sine" else x + 1
+
+
+def hidden_loop_over_set(spec):
+    """Takes the order of a set that no instruction names: it comes through a local variable."""
+
+    def call(x):
+        names = set(STEPS)
+        for name in names:
+            x = _step(x, name)
+        return x
+
+    return call
+
+
+def sorted_loop_over_set(spec):
+    """The same steps in an order that is the same everywhere."""
+
+    def call(x):
+        for name in sorted(set(STEPS)):
+            x = _step(x, name)
+        return x
 
     return call
 

@@ -165,8 +165,7 @@ def test_the_text_is_one_that_other_readers_of_yaml_agree_on():
 @pytest.mark.parametrize(
     "value",
     [math.nan, math.inf, 10**600, "\ud800", b"x", {1}, object(), {1: 2}, {"\ud800": 1}],
-    ids=range(9),
-    ids=str,
+    ids=range(9),  # an object's text has its address, and every worker must see the same names
 )
 def test_what_no_file_can_hold_is_refused_with_its_path(kind, value):
     """Everything that is not plain data is named with its path, and all of it at once."""
