@@ -1,13 +1,14 @@
 """`Compiler`: turns traced units into library bytes in processes of its own, with reproducible build paths."""
 
 import contextlib
+import glob
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,6 +107,16 @@ class Compiler:
             "torch_state": dict(torch_state()),
         }
         answer = self._ask(process, request, unit.name)
+        outside = _outside_operators(os.path.dirname(answer["library"]))
+        if outside:
+            raise CompileError(
+                Problem(
+                    where=f"unit {unit.name}",
+                    found=f"calls of {', '.join(outside)}, which a compiled library cannot make by itself",
+                    wanted="operators that inductor compiles, or has a C entry point for",
+                    hint="call the operator between units, as the attention over the paged cache is called",
+                )
+            )
         with open(answer["library"], "rb") as file:
             library = file.read()
         shutil.rmtree(folder, ignore_errors=True)
@@ -212,6 +223,16 @@ class Compiler:
                 )
             )
         os.chmod(path, 0o700)
+
+
+def _outside_operators(folder: str) -> Sequence[str]:
+    """Operators that inductor leaves to an interpreter: it lists them in a file beside the library, and the library,
+    which is loaded from memory, would not find it."""
+    names = set()
+    for path in glob.glob(os.path.join(folder, "*.wrapper.json")):
+        with open(path, encoding="utf-8") as file:
+            names |= {str(node["node"]["target"]) for node in json.load(file).get("nodes", ())}
+    return sorted(names)
 
 
 def _compiler_version() -> str:

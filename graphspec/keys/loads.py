@@ -6,6 +6,7 @@ from types import CodeType
 import attrs
 
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_WITHOUT_VALUE = ("EXTENDED_ARG", "PRECALL", "PUSH_NULL")
 _TAKES_IN_ORDER = ("GET_ITER", "LIST_EXTEND", "UNPACK_SEQUENCE", "UNPACK_EX")
 _CALLS_IN_ORDER = frozenset(("list", "tuple", "enumerate", "iter", "join"))
 
@@ -39,7 +40,7 @@ def reads_of(code: CodeType) -> Reads:
     >>> [sorted(members) for members, line in reads.sets]
     [['d']]
     """
-    steps = [s for s in dis.get_instructions(code) if s.opname not in ("EXTENDED_ARG", "PRECALL")]
+    steps = [s for s in dis.get_instructions(code) if s.opname not in _WITHOUT_VALUE]
     loads, sets, imported = [], [], ""
     for at, step in enumerate(steps):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

@@ -26,6 +26,7 @@ def undeclared(
 
 def variable_problems(watch: Watch, environment: Sequence[str], unit: str) -> Sequence[Problem]:
     """One problem for each environment variable that the unit's code read and no key holds."""
+    copies = {place for name, place in watch.variables if name == EVERY}
     return [
         Problem(
             where=f"unit {unit}",
@@ -38,7 +39,7 @@ def variable_problems(watch: Watch, environment: Sequence[str], unit: str) -> Se
             hint="make it a field of the spec, or list the variable in the unit's `environment`",
         )
         for name, place in watch.variables
-        if name not in environment and not _in_every_key(name)
+        if name == EVERY or not (place in copies or name in environment or _in_every_key(name))
     ]
 
 

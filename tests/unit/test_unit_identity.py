@@ -1,6 +1,7 @@
 """Which function builds a unit, which variables it declares and which libraries it calls are parts of its key."""
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from graphspec.cache.builds import build_identity
+from graphspec.cache.compiler import _outside_operators
 from graphspec.cache.native import NativeLibrary, library_digests
 from graphspec.cache.units import CompileUnit, TensorInput, unit_key
 from graphspec.config.device import DeviceProfile
@@ -220,3 +222,12 @@ def test_a_library_that_is_not_there_is_named(file):
     """No file, no package, no module, not loaded: a KeyFactorError that says which."""
     with pytest.raises(KeyFactorError, match=re.escape(file)):
         library_digests([NativeLibrary(namespace="ops", file=file)])
+
+
+def test_operators_that_a_library_would_look_for_beside_it_are_named(tmp_path):
+    """Inductor leaves such operators to an interpreter, which a library that is loaded from memory does not have."""
+    assert _outside_operators(str(tmp_path)) == []
+    nodes = [{"name": "buf0", "node": {"target": target}} for target in ("b::op", "a::op", "b::op")]
+    (tmp_path / "x.wrapper.json").write_text(json.dumps({"nodes": nodes}))
+    (tmp_path / "x.wrapper_metadata.json").write_text(json.dumps({"AOTI_DEVICE_KEY": "cpu"}))
+    assert _outside_operators(str(tmp_path)) == ["a::op", "b::op"]
