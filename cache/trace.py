@@ -80,12 +80,14 @@ def trace(unit: CompileUnit, spec: EngineSpec, device: str) -> Trace:
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Keeps the collector out of a trace: it would run the host application's callbacks and finalizers in the middle,
-    and the watch could not tell their code from the unit's."""
-    was_enabled = gc.isenabled()
+    and the watch could not tell their code from the unit's. Dynamo collects by itself, so callbacks are set aside too."""
+    was_enabled, callbacks = gc.isenabled(), list(gc.callbacks)
     gc.disable()
+    gc.callbacks.clear()
     try:
         yield
     finally:
+        gc.callbacks[:0] = callbacks
         if was_enabled:
             gc.enable()
 

@@ -1,5 +1,6 @@
 """A trace that reads or runs something its key does not cover fails, and says what and where."""
 
+import gc
 import importlib
 import inspect
 import logging
@@ -214,6 +215,22 @@ def test_code_that_torch_interprets_is_code_that_runs(tiny_spec):
     (problem,) = problems(tiny_spec, build)
     assert stray.__file__ in problem.found
     trace(unit(build, modules=("support.stray",)), tiny_spec, "cpu")
+
+
+def test_callbacks_of_the_host_are_not_the_units_code(tiny_spec):
+    """Dynamo collects garbage in the middle of a trace; what the host application does then is not blamed on the unit."""
+    build = operator_units.undeclared_inside_a_branch
+    seen = []
+
+    def callback(phase, info):
+        seen.append(phase)
+
+    gc.callbacks.append(callback)
+    try:
+        trace(unit(build, modules=("support.stray",)), tiny_spec, "cpu")
+        assert callback in gc.callbacks
+    finally:
+        gc.callbacks.remove(callback)
 
 
 @pytest.fixture
