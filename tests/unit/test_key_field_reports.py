@@ -264,7 +264,7 @@ def test_B11_boards_of_a_neighbouring_capability_share_nothing(store):
     keys = {name: key(unit(), spec, device=board) for name, board in BOARDS.items()}
     assert [start(store, k)[0] for k in keys.values()] == [MISS] * 4
     page = (ROOT / "docs" / "keys.md").read_text()
-    assert "for a GPU name, capability" in page.replace("\n", " ")
+    assert "for a GPU name, exact capability" in page.replace("\n", " ")
     for name, made in keys.items():
         assert decode(made.text)["device"].fields["capability"] == BOARDS[name].capability
 
