@@ -385,7 +385,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_values_of_different_types_never_look_the_same(value):
     """No two of these are written alike, none breaks its line, and all is ASCII."""
     text = written(decode(encode(value)))
