@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from graphspec.keys.encoding import encode
@@ -62,12 +63,21 @@ def _outputs(program: torch.export.ExportedProgram) -> Sequence[str]:
 def _content(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__module__}.{type(value).__qualname__}"
-    try:
-        plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        held = hashlib.sha256(plain.numpy().tobytes()).hexdigest()
-    except (RuntimeError, NotImplementedError):
-        held = "without content"  # fake and meta tensors have none; sparse and quantized ones are not bytes
+    held = "without content"
+    if not value.is_meta and not isinstance(value, FakeTensor):
+        held = hashlib.sha256(_bytes_of(value.detach())).hexdigest()
     return f"{_kind(value)} {tuple(value.shape)} {held}"
+
+
+def _bytes_of(value: torch.Tensor) -> bytes:
+    if value.is_quantized:
+        value = value.int_repr()
+    elif value.layout is not torch.strided:
+        value = value.to_dense()
+    plain: bytes = (
+        value.cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    )
+    return plain
 
 
 def _kind(value: torch.Tensor) -> str:

@@ -96,9 +96,9 @@ def test_a_broken_file_is_explained(ran, snapshot, name):
     code, (out, report) = ran(name)
     assert code == (3 if name in MACHINE else 2)
     assert out == ""
-    if name in LIBYAML and not yaml.__with_libyaml__:
-        pytest.skip("PyYAML has no libyaml here")
-    assert report == snapshot
+    # The words of some syntax errors are libyaml's own.
+    if name not in LIBYAML or yaml.__with_libyaml__:
+        assert report == snapshot
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from graphspec.cache.fingerprint import graph_fingerprint, graph_lines
+from graphspec.cache.fingerprint import _content, graph_fingerprint, graph_lines
 
 ROWS = torch.export.Dim("rows", min=2, max=32)
 
@@ -103,3 +103,11 @@ def test_nothing_of_the_process_is_in_the_text():
     """No address, no path and no name of a module of the host."""
     text = "\n".join(line for other in OTHERS.values() for line in graph_lines(export(*other)))
     assert not re.search(r"0x[0-9a-f]{6}|/|Module", text)
+
+
+@pytest.mark.parametrize("form", [torch.clone, torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_constants_of_every_layout_count_by_content(form):
+    """Two constants that differ only in their values never look the same, strided or sparse."""
+    one, other = torch.eye(3), 2 * torch.eye(3)
+    assert _content(form(one)) == _content(form(one.clone()))
+    assert _content(form(one)) != _content(form(other))

@@ -26,7 +26,8 @@ MODULES = sorted(
 
 def test_no_module_is_longer_than_500_lines():
     """A longer module is two ideas at least."""
-    long = [p for f in FOLDERS for p in (ROOT / f).rglob("*.py") if count(p) > 500]
+    folders = (*FOLDERS, "tests", "bench")
+    long = [p for f in folders for p in (ROOT / f).rglob("*.py") if count(p) > 500]
     assert long == []
 
 
