@@ -67,8 +67,9 @@ class Preview:
 def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
     """The preview for a spec and a cache folder."""
     store = DiskStore(cache_folder(cache_dir))
+    listed = load_program(spec).units()
     units = []
-    for keyed in keyed_units(load_program(spec).units(), spec):
+    for keyed in keyed_units(listed, spec):
         found = store.look(keyed.key)
         units.append(
             UnitPreview(
@@ -81,7 +82,7 @@ def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
     return Preview(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         capture_hash=spec.compute_hash(Stage.CAPTURE),
-        decisions=Decisions.of(spec),
+        decisions=Decisions.of(spec, listed),
         units=units,
         plan=plan_capture(spec),
     )

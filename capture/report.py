@@ -7,12 +7,15 @@ import attrs
 
 from graphspec.cache.load import UnitResult
 from graphspec.cache.store import Outcome
+from graphspec.cache.units import CompileUnit
 from graphspec.capture.manager import Verified
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.records import Note
 from graphspec.resolve.runner import RunnerDecision
 from graphspec.resolve.schedule import ScheduleDecision
 from graphspec.resolve.spec import EngineSpec
+
+_DRAFT_MODEL = "speculative.draft_model"
 
 
 @attrs.frozen(kw_only=True)
@@ -34,18 +37,33 @@ class GraphReport:
 
 @attrs.frozen(kw_only=True)
 class Decisions:
-    """What a contract granted of what was asked. `schedule` is None without speculation."""
+    """What a contract granted of what was asked. `schedule` is None without speculation.
+
+    `cold_draft` names a method whose draft model no unit of the program reads: its first steps would compile.
+    """
 
     mode: ModeDecision
     runner: RunnerDecision | None = None
     schedule: ScheduleDecision | None = None
     notes: tuple[Note, ...] = ()
+    cold_draft: str = ""
 
     @classmethod
-    def of(cls, spec: EngineSpec) -> "Decisions":
-        """The decisions that `spec` holds."""
-        schedule = spec.speculative.schedule if spec.speculative is not None else None
-        return cls(mode=spec.mode, runner=spec.runner, schedule=schedule, notes=spec.notes)
+    def of(cls, spec: EngineSpec, units: Sequence[CompileUnit]) -> "Decisions":
+        """The decisions that `spec` holds, for a program of these units."""
+        drafting = spec.speculative
+        if drafting is None:
+            return cls(mode=spec.mode, runner=spec.runner, notes=spec.notes)
+        cold = drafting.speculator.has_draft_model and not any(
+            unit.scope.reaches(_DRAFT_MODEL) for unit in units
+        )
+        return cls(
+            mode=spec.mode,
+            runner=spec.runner,
+            schedule=drafting.schedule,
+            notes=spec.notes,
+            cold_draft=(drafting.custom_method or drafting.method) if cold else "",
+        )
 
     @property
     def lowered(self) -> Sequence[str]:
@@ -56,6 +74,11 @@ class Decisions:
         ]
         if self.schedule is not None:
             found += [f"the dynamic depth table is not used: {r}" for r in self.schedule.reasons]
+        if self.cold_draft:
+            found.append(
+                f"drafting by {self.cold_draft} is not warmed: no unit of the program reads {_DRAFT_MODEL}, so the "
+                "draft model is neither compiled nor captured"
+            )
         return found
 
     def as_dict(self) -> Mapping[str, Any]:

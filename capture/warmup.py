@@ -107,7 +107,7 @@ def make_ready(
     report = WarmupReport(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         capture_hash=spec.compute_hash(Stage.CAPTURE),
-        decisions=Decisions.of(spec),
+        decisions=Decisions.of(spec, units),
         units=results,
         graphs=GraphReport(
             planned=len(plan.keys),

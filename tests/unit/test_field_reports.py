@@ -96,7 +96,7 @@ def test_B85_dropping_the_table_is_loud(command):
 def test_B85_a_dropped_table_is_loud_at_warmup_too(capsys):
     """The preview and the report of a warmup say so in a sentence."""
     spec = resolved_case("ngram", DYNAMIC, parallel=RANKS)
-    decisions = Decisions.of(spec)
+    decisions = Decisions.of(spec, ())
     (sentence,) = decisions.lowered
     assert sentence.startswith("the dynamic depth table is not used: data_parallel: ")
     hashes = dict(zip(("spec_hash", "capture_hash"), keys_of(spec), strict=True))
