@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -26,7 +26,38 @@ class Check:
 
 def run_checks(cache_dir: str | None) -> Sequence[Check]:
     """Every check, in the order in which a problem would stop a warmup."""
-    return (_python(), _torch(), _compiler(), _gpu(), *_packages(), *_cache(cache_dir))
+    return (
+        _python(),
+        _torch(),
+        _compiler(),
+        _gpu(),
+        environment(os.environ),
+        *_packages(),
+        *_cache(cache_dir),
+    )
+
+
+def environment(environ: Mapping[str, str]) -> Check:
+    """Variables that change code or captured graphs, and those that look as if they did and are not known."""
+    from graphspec.keys.environment import (
+        capture_environment,
+        code_environment,
+        shown,
+        unknown_variables,
+    )
+
+    acting = shown({**code_environment(environ), **capture_environment(environ)})
+    unknown = unknown_variables(environ)
+    told = ", ".join(f"{name}={value}" for name, value in acting.items())
+    parts = [f"acting: {told}" if told else "no variable changes code or graphs"]
+    if unknown:
+        parts.append(f"not known: {', '.join(unknown)}")
+    return Check(
+        name="environment",
+        ok=not unknown,
+        found="; ".join(parts),
+        hint="an unknown variable does not reach the compiler; unset it, or check its spelling",
+    )
 
 
 def _python() -> Check:
