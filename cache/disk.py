@@ -7,6 +7,7 @@ hold no path of the folder, so it can be moved, copied or mounted read-only.
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator
 
 from graphspec.cache.entry import (
@@ -14,9 +15,10 @@ from graphspec.cache.entry import (
     PREFIX_BYTES,
     Entry,
     EntryCorruptError,
-    header_size,
+    Signer,
+    Trust,
     pack,
-    payload_size,
+    read_prefix,
     unpack,
 )
 from graphspec.cache.leftovers import sweep, unique_name
@@ -30,12 +32,22 @@ _SUFFIX = f".v{FORMAT}.entry"
 class DiskStore:
     """Entries in a folder. Correct without locks: a reader sees no file or a whole one.
 
-    `durable` makes `put` survive power loss (fsync of file and folder).
+    `durable` makes `put` survive power loss (fsync of file and folder). `trust` refuses entries by their seal before they
+    are read, and `signer` seals what is put.
     """
 
-    def __init__(self, root: str, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        durable: bool = False,
+        signer: Signer | None = None,
+        trust: Trust | None = None,
+    ) -> None:
         self.root = os.path.abspath(root)
         self._durable = durable
+        self._signer = signer
+        self._trust = trust
         self._swept = False
 
     def path_of(self, key: EntryKey) -> str:
@@ -45,9 +57,15 @@ class DiskStore:
     def get(self, key: EntryKey) -> Lookup:
         """What is stored under `key`. A file that is not an entry is moved to the quarantine with its reason."""
         lookup = self.look(key)
-        if lookup.outcome is not Outcome.CORRUPT:
-            return lookup
-        return self._quarantined(self.path_of(key), lookup.reason)
+        if lookup.outcome is Outcome.CORRUPT:
+            return self._quarantined(self.path_of(key), lookup.reason)
+        if lookup.outcome is Outcome.HIT:
+            _mark_used(self.path_of(key))
+        return lookup
+
+    def set_aside(self, key: EntryKey, reason: str) -> None:
+        """Moves the entry of `key` to the quarantine: it is whole, and cannot be used."""
+        self._quarantined(self.path_of(key), reason)
 
     def look(self, key: EntryKey) -> Lookup:
         """What `get` would find, without touching anything."""
@@ -58,7 +76,7 @@ class DiskStore:
         except OSError as error:
             return _not_opened(path, error)
         try:
-            entry = unpack(data)
+            entry = unpack(data, trust=self._trust)
         except EntryCorruptError as error:
             return Lookup(outcome=Outcome.CORRUPT, reason=str(error))
         if entry.key.text != key.text:
@@ -74,7 +92,7 @@ class DiskStore:
         try:
             self._make_folders(os.path.dirname(path))
             try:
-                self._write(temporary, pack(entry))
+                self._write(temporary, pack(entry, self._signer))
                 written = _publish(temporary, path)
                 if written and self._durable:
                     self._sync_above(path)
@@ -87,7 +105,9 @@ class DiskStore:
             return Stored(written=True)
         # The name is taken, but not always by this entry: by a colliding key, a folder, a dangling link.
         found = self.look(entry.key)
-        return Stored(written=False, reason="" if found.entry is not None else found.reason)
+        if found.entry is None:
+            return Stored(written=False, reason=found.reason)
+        return Stored(written=False, differs=found.entry.payload != entry.payload)
 
     def entries(self) -> Iterator[tuple[str, Entry | None, int]]:
         """Path, header (None when unreadable; payload left empty) and size in bytes of every stored file."""
@@ -176,12 +196,23 @@ def _publish(temporary: str, path: str) -> bool:
     return True
 
 
+_USED_EVERY_S = 3600.0
+
+
+def _mark_used(path: str) -> None:
+    """The time of last use is the file's own, set at most once an hour: a read must not cost a write each time."""
+    with contextlib.suppress(OSError):
+        if time.time() - os.stat(path).st_mtime > _USED_EVERY_S:
+            os.utime(path)
+
+
 def _header(path: str) -> Entry | None:
     try:
         with open(path, "rb") as file:
             prefix = file.read(PREFIX_BYTES)
-            header = file.read(header_size(prefix))
-            if os.fstat(file.fileno()).st_size != len(prefix) + len(header) + payload_size(prefix):
+            sizes = read_prefix(prefix)
+            header = file.read(sizes.header)
+            if os.fstat(file.fileno()).st_size != sizes.end:
                 return None
         return unpack(prefix + header, with_payload=False)
     except (OSError, EntryCorruptError):

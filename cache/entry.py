@@ -3,23 +3,29 @@
     offset  size  content
     0       8     magic  b"GSPECENT"
     8       4     format version, little-endian
-    12      4     header length in bytes
-    16      8     payload length in bytes
-    24      32    SHA-256 of the header
-    56      32    SHA-256 of the payload
-    88      ...   header: canonical encoding of {"key": key text, "metadata": {...}}
+    12      4     codec of the payload: 0, stored as it is
+    16      4     header length in bytes
+    20      4     zero
+    24      8     payload length in bytes
+    32      32    SHA-256 of the header
+    64      32    SHA-256 of the payload
+    96      32    Ed25519 public key of the signer, or zeros
+    128     64    Ed25519 signature of bytes 0 to 127, or zeros
+    192     8     XXH3-64 of bytes 0 to 191
+    200     ...   header: canonical encoding of {"key": key text, "metadata": {...}}
     ...     ...   payload
 
-The payload's digest is in the fixed part so that a reader checks both parts before it reads either. Nothing
-follows the payload.
+The payload's digest is in the fixed part, so that a reader checks both parts before it reads either, and a signature
+of 128 bytes covers them both. Nothing follows the payload.
 """
 
 import hashlib
 import struct
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import attrs
+import xxhash
 
 from graphspec.cache.units import EntryKey
 from graphspec.errors import KeyFactorError
@@ -27,91 +33,143 @@ from graphspec.keys.encoding import decode, encode
 from graphspec.keys.factors import digest
 
 MAGIC = b"GSPECENT"
-FORMAT = 1
-_PREFIX = struct.Struct("<8sIIQ32s32s")
+FORMAT = 2
+_STORED = 0
+_SIGNED = struct.Struct("<8sIIIIQ32s32s32s")
+_PREFIX = struct.Struct(f"<{_SIGNED.size}s64s8s")
+_NO_SIGNER, _NO_SIGNATURE = bytes(32), bytes(64)
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_PAYLOAD_BYTES = 4 << 30
+PREFIX_BYTES = _PREFIX.size
+
+
+@attrs.frozen(kw_only=True)
+class Seal:
+    """Who signed an entry, with which signature, over which bytes of its fixed part."""
+
+    public_key: bytes
+    signature: bytes
+    signed: bytes = attrs.field(repr=False)
+
+
+class Signer(Protocol):
+    """What can sign an entry as it is packed."""
+
+    @property
+    def public_key(self) -> bytes:
+        """The 32 bytes of the Ed25519 public key."""
+        ...
+
+    def sign(self, data: bytes) -> bytes:
+        """The 64 bytes of the signature."""
+        ...
 
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """A stored artifact: its key, what is known of it, and its bytes."""
+    """A stored artifact: its key, what is known of it, and its bytes. `seal` is there for an entry that was signed."""
 
     key: EntryKey
     metadata: Mapping[str, Any]
     payload: bytes | memoryview = attrs.field(repr=False)
+    seal: Seal | None = attrs.field(default=None, eq=False, repr=False)
+
+
+Trust = Callable[[Seal | None], str]
+"""Why entries with this seal are not trusted, in a sentence; an empty text where they are."""
 
 
 class EntryCorruptError(ValueError):
-    """The bytes are not a complete, unaltered entry. The text is the reason that the quarantine keeps."""
+    """The bytes are not a complete, unaltered, trusted entry. The text is the reason that the quarantine keeps."""
 
 
-def pack(entry: Entry) -> bytes:
-    """The file content of an entry."""
+@attrs.frozen(kw_only=True)
+class Sizes:
+    """Lengths in bytes and SHA-256 digests that the fixed part of an entry promises."""
+
+    header: int
+    payload: int
+    header_digest: bytes
+    payload_digest: bytes
+    seal: Seal | None
+
+    @property
+    def end(self) -> int:
+        """Length of the whole entry in bytes."""
+        return PREFIX_BYTES + self.header + self.payload
+
+
+def pack(entry: Entry, signer: Signer | None = None) -> bytes:
+    """The file content of an entry, signed by `signer`, or with the seal that it has."""
     header = encode({"key": entry.key.text, "metadata": entry.metadata})
-    prefix = _PREFIX.pack(
-        MAGIC,
-        FORMAT,
-        len(header),
-        len(entry.payload),
-        hashlib.sha256(header).digest(),
-        hashlib.sha256(entry.payload).digest(),
-    )
-    return b"".join((prefix, header, entry.payload))
+    sizes = (MAGIC, FORMAT, _STORED, len(header), 0, len(entry.payload))
+    digests = hashlib.sha256(header).digest(), hashlib.sha256(entry.payload).digest()
+    if signer is not None:
+        signed = _SIGNED.pack(*sizes, *digests, signer.public_key)
+        signature = signer.sign(signed)
+    elif entry.seal is not None:
+        signed = _SIGNED.pack(*sizes, *digests, entry.seal.public_key)
+        signature = entry.seal.signature
+    else:
+        signed, signature = _SIGNED.pack(*sizes, *digests, _NO_SIGNER), _NO_SIGNATURE
+    check = xxhash.xxh3_64_digest(signed + signature)
+    return b"".join((_PREFIX.pack(signed, signature, check), header, entry.payload))
 
 
-def unpack(data: bytes | memoryview, *, with_payload: bool = True) -> Entry:
+def unpack(
+    data: bytes | memoryview, *, with_payload: bool = True, trust: Trust | None = None
+) -> Entry:
     """The entry that `data` holds. Raises `EntryCorruptError` with the first thing that is wrong.
 
-    Without `with_payload` only the header is checked and the payload is left empty: for listings, never for loading.
+    Nothing is interpreted before sizes, digests and, with `trust`, the seal are found right. Without `with_payload` only
+    the header is checked and the payload is left empty: for listings, never for loading.
     """
     view = memoryview(data)
-    header_bytes, payload_bytes, header_digest, payload_digest = _read_prefix(view)
-    end = _PREFIX.size + header_bytes
-    if len(view) < end or (with_payload and len(view) < end + payload_bytes):
-        raise EntryCorruptError(
-            f"truncated: {len(view)} bytes, the header promises {end + payload_bytes}"
-        )
-    if len(view) > end + payload_bytes:
-        raise EntryCorruptError(f"{len(view) - end - payload_bytes} bytes follow the payload")
-    header = view[_PREFIX.size : end]
-    if hashlib.sha256(header).digest() != header_digest:
+    sizes = read_prefix(view)
+    end = PREFIX_BYTES + sizes.header
+    if len(view) < end or (with_payload and len(view) < sizes.end):
+        raise EntryCorruptError(f"truncated: {len(view)} bytes, the header promises {sizes.end}")
+    if len(view) > sizes.end:
+        raise EntryCorruptError(f"{len(view) - sizes.end} bytes follow the payload")
+    header = view[PREFIX_BYTES:end]
+    if hashlib.sha256(header).digest() != sizes.header_digest:
         raise EntryCorruptError("the header's SHA-256 differs")
     payload = view[end:]
-    if with_payload and hashlib.sha256(payload).digest() != payload_digest:
+    if with_payload and hashlib.sha256(payload).digest() != sizes.payload_digest:
         raise EntryCorruptError("the payload's SHA-256 differs")
-    return _interpret(bytes(header), payload if with_payload else b"")
+    distrust = trust(sizes.seal) if trust is not None else ""
+    if distrust:
+        raise EntryCorruptError(distrust)
+    return _interpret(bytes(header), payload if with_payload else b"", sizes.seal)
 
 
-def payload_size(data: bytes) -> int:
-    """Payload length in bytes that the fixed part of an entry promises."""
-    return _read_prefix(memoryview(data))[1]
-
-
-PREFIX_BYTES = _PREFIX.size
-
-
-def header_size(data: bytes) -> int:
-    """Header length in bytes that the fixed part of an entry promises."""
-    return _read_prefix(memoryview(data))[0]
-
-
-def _read_prefix(view: memoryview) -> tuple[int, int, bytes, bytes]:
-    if len(view) < _PREFIX.size:
-        raise EntryCorruptError(f"truncated: {len(view)} bytes, the fixed part has {_PREFIX.size}")
-    magic, version, header_bytes, payload_bytes, header_digest, payload_digest = (
-        _PREFIX.unpack_from(view)
-    )
+def read_prefix(data: bytes | memoryview) -> Sizes:
+    """What the fixed part of an entry promises. Raises `EntryCorruptError` for one that is damaged or beyond the limits."""
+    if len(data) < PREFIX_BYTES:
+        raise EntryCorruptError(f"truncated: {len(data)} bytes, the fixed part has {PREFIX_BYTES}")
+    signed, signature, check = _PREFIX.unpack_from(data)
+    magic, version, codec, header, zero, payload, *digests, public_key = _SIGNED.unpack(signed)
     if magic != MAGIC:
         raise EntryCorruptError("the magic number differs")
     if version != FORMAT:
         raise EntryCorruptError(f"format version {version}, this graphspec reads {FORMAT}")
-    if header_bytes > _MAX_HEADER_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
+    if xxhash.xxh3_64_digest(signed + signature) != check:
+        raise EntryCorruptError("the fixed part's XXH3-64 differs")
+    if codec != _STORED or zero:
+        raise EntryCorruptError(f"payload codec {codec}, this graphspec reads {_STORED}")
+    if header > _MAX_HEADER_BYTES or payload > _MAX_PAYLOAD_BYTES:
         raise EntryCorruptError("the promised size is beyond the limit")
-    return header_bytes, payload_bytes, header_digest, payload_digest
+    unsigned = public_key == _NO_SIGNER and signature == _NO_SIGNATURE
+    return Sizes(
+        header=header,
+        payload=payload,
+        header_digest=digests[0],
+        payload_digest=digests[1],
+        seal=None if unsigned else Seal(public_key=public_key, signature=signature, signed=signed),
+    )
 
 
-def _interpret(header: bytes, payload: bytes | memoryview) -> Entry:
+def _interpret(header: bytes, payload: bytes | memoryview, seal: Seal | None) -> Entry:
     try:
         content = decode(header)
         text, metadata = content["key"], content["metadata"]
@@ -119,4 +177,4 @@ def _interpret(header: bytes, payload: bytes | memoryview) -> Entry:
         raise EntryCorruptError(f"the header does not say what it should: {error}") from None
     if not isinstance(text, bytes) or not isinstance(metadata, Mapping):
         raise EntryCorruptError("the header does not say what it should")
-    return Entry(key=EntryKey(text, digest(text)), metadata=metadata, payload=payload)
+    return Entry(key=EntryKey(text, digest(text)), metadata=metadata, payload=payload, seal=seal)

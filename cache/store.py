@@ -33,10 +33,15 @@ class Lookup:
 
 @attrs.frozen(kw_only=True)
 class Stored:
-    """How a put ended: written now, already there, or not stored for a reason."""
+    """How a put ended: written now, already there, or not stored for a reason.
+
+    `differs`: under the same key other bytes were there before, and stayed: the compile is not deterministic, or the key
+    forgets something.
+    """
 
     written: bool
     reason: str = ""
+    differs: bool = False
 
     @property
     def failed(self) -> bool:

@@ -91,6 +91,34 @@ class CacheUnusableError(CacheError):
     headline = "the cache is unusable"
 
 
+class UntrustedError(CacheError):
+    """The cache folder, an entry or a bundle could have been written by somebody who is not trusted."""
+
+    exit_code = 4
+    headline = "the cache is not trusted"
+
+
+class OfflineMissError(CacheError):
+    """A unit is not in the cache, and compiling is forbidden."""
+
+    exit_code = 4
+    headline = "compiling is forbidden (offline), and the cache lacks what is needed"
+
+
+class BundleError(CacheError):
+    """A bundle is damaged, or was made for another toolchain or device."""
+
+    exit_code = 2
+    headline = "the bundle is not usable"
+
+
+class NondeterministicError(CacheError):
+    """Two compiles under one key gave different bytes, and strict mode forbids that."""
+
+    exit_code = 4
+    headline = "two compiles under one key differ"
+
+
 class CompileError(GraphspecError):
     """The compiler refused a unit, or cannot run on this machine."""
 

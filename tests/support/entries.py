@@ -1,7 +1,11 @@
 """Small entries for tests of the format and of stores."""
 
+import hashlib
+import struct
 from collections.abc import Mapping
 from typing import Any
+
+import xxhash
 
 from graphspec.cache.entry import Entry
 from graphspec.cache.units import EntryKey
@@ -20,3 +24,36 @@ def key_of(name: str) -> EntryKey:
 def entry_of(name: str, payload: bytes = b"library bytes") -> Entry:
     """A small entry under `key_of(name)`."""
     return Entry(key=key_of(name), metadata=METADATA, payload=payload)
+
+
+def fixed_part(
+    *,
+    version=2,
+    codec=0,
+    header=0,
+    zero=0,
+    payload=0,
+    digests=(b"", b""),
+    public_key=bytes(32),
+    signature=bytes(64),
+):
+    """The first 200 bytes of an entry with any content, and a right check."""
+    data = struct.pack(
+        "<8sIIIIQ32s32s32s",
+        b"GSPECENT",
+        version,
+        codec,
+        header,
+        zero,
+        payload,
+        *digests,
+        public_key,
+    )
+    data += signature
+    return data + xxhash.xxh3_64_digest(data)
+
+
+def with_header(header, payload=b""):
+    """A file with right digests around any header."""
+    digests = hashlib.sha256(header).digest(), hashlib.sha256(payload).digest()
+    return fixed_part(header=len(header), payload=len(payload), digests=digests) + header + payload

@@ -68,7 +68,7 @@ def test_entries_are_private_files_in_folders_by_digest(store):
     store.put(entry_of("a"))
     path = at(store, "a")
     digest = key_of("a").digest
-    assert path.parts[-3:] == ("entries", digest[:2], digest + ".v1.entry")
+    assert path.parts[-3:] == ("entries", digest[:2], digest + ".v2.entry")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_nlink == 1
     assert os.listdir(os.path.join(store.root, "tmp")) == []
@@ -98,7 +98,7 @@ CORRUPT = {
     "flipped": (flipped, "payload's SHA-256 differs"),
     "appended": (lambda data: data + b"x", "follow the payload"),
     "foreign": (lambda data: b"\x7fELF" + data[4:], "magic number differs"),
-    "newer format": (lambda data: data[:8] + struct.pack("<I", 2) + data[12:], "format version 2"),
+    "other format": (lambda data: data[:8] + struct.pack("<I", 3) + data[12:], "format version 3"),
 }
 
 

@@ -6,48 +6,37 @@ import struct
 import tracemalloc
 
 import pytest
+import xxhash
 
 from graphspec.cache import entry as format_
 from graphspec.cache.entry import (
     PREFIX_BYTES,
     EntryCorruptError,
-    header_size,
     pack,
-    payload_size,
+    read_prefix,
     unpack,
 )
 from graphspec.keys.encoding import encode
-from support.entries import METADATA, entry_of
+from support.entries import METADATA, entry_of, fixed_part, with_header
 
 SMALL = pack(entry_of("a"))
-HEADER_END = PREFIX_BYTES + header_size(SMALL)
+HEADER_END = PREFIX_BYTES + read_prefix(SMALL).header
 
-GOLDEN = "b571ef9f72f9640fb24fb172088251e06285a03b18396494db31b3930b76428a"
-
-
-def with_header(header, payload=b""):
-    """A file with right digests around any header."""
-    prefix = struct.pack(
-        "<8sIIQ32s32s",
-        b"GSPECENT",
-        1,
-        len(header),
-        len(payload),
-        hashlib.sha256(header).digest(),
-        hashlib.sha256(payload).digest(),
-    )
-    return prefix + header + payload
+GOLDEN = "787f542a1ca8cbd3fa4be16d82ea1817e99e40d64667f90efc6e35993d70ead9"
 
 
 def test_fixed_part_is_as_documented():
     """Offsets and sizes of the fixed part are those of the module's table, so that other tools can read it."""
-    magic, version, header, payload = struct.unpack_from("<8sIIQ", SMALL)
-    assert (magic, version) == (b"GSPECENT", 1)
-    assert (header, payload) == (header_size(SMALL), payload_size(SMALL))
-    assert PREFIX_BYTES == 88
-    assert SMALL[24:56] == hashlib.sha256(SMALL[88 : 88 + header]).digest()
-    assert SMALL[56:88] == hashlib.sha256(SMALL[88 + header :]).digest()
-    assert len(SMALL) == 88 + header + payload
+    magic, version, codec, header, zero, payload = struct.unpack_from("<8sIIIIQ", SMALL)
+    assert (magic, version, codec, zero) == (b"GSPECENT", 2, 0, 0)
+    sizes = read_prefix(SMALL)
+    assert (header, payload) == (sizes.header, sizes.payload)
+    assert PREFIX_BYTES == 200
+    assert SMALL[32:64] == hashlib.sha256(SMALL[200 : 200 + header]).digest()
+    assert SMALL[64:96] == hashlib.sha256(SMALL[200 + header :]).digest()
+    assert SMALL[96:192] == bytes(96)
+    assert SMALL[192:200] == xxhash.xxh3_64_digest(SMALL[:192])
+    assert len(SMALL) == 200 + header + payload == sizes.end
 
 
 def test_entry_is_self_describing():
@@ -94,43 +83,48 @@ def test_an_empty_file_is_corrupt():
         unpack(b"")
 
 
-@pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+@pytest.mark.parametrize("version", [0, 1, 3, 2**32 - 1])
 def test_another_format_version_is_refused_by_its_number(version):
     """An entry of an older or newer format names both versions."""
     data = bytearray(SMALL)
     struct.pack_into("<I", data, 8, version)
     with pytest.raises(
-        EntryCorruptError, match=f"format version {version}, this graphspec reads 1"
+        EntryCorruptError, match=f"format version {version}, this graphspec reads 2"
     ):
         unpack(bytes(data))
 
 
-@pytest.mark.parametrize(("offset", "code", "size"), [(12, "<I", 2**32 - 1), (16, "<Q", 2**63)])
-def test_a_huge_promised_size_allocates_nothing(offset, code, size):
+@pytest.mark.parametrize(
+    "size", [{"header": 2**32 - 1}, {"payload": 2**63}], ids=["header", "payload"]
+)
+def test_a_huge_promised_size_allocates_nothing(size):
     """The promise is refused from the fixed part alone, before memory is taken for it."""
-    data = bytearray(SMALL)
-    struct.pack_into(code, data, offset, size)
-    tracemalloc.start()
-    try:
-        with pytest.raises(EntryCorruptError, match="beyond the limit"):
-            unpack(bytes(data))
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    check_small(fixed_part(**size) + b"rest", "beyond the limit")
 
 
-@pytest.mark.parametrize(("offset", "code", "size"), [(12, "<I", 16 << 20), (16, "<Q", 4 << 30)])
-def test_a_size_at_the_limit_is_a_truncation(offset, code, size):
+@pytest.mark.parametrize(
+    "size", [{"header": 16 << 20}, {"payload": 4 << 30}], ids=["header", "payload"]
+)
+def test_a_size_at_the_limit_is_a_truncation(size):
     """A large size that is allowed is compared with what is there, and nothing is allocated for it either."""
-    data = bytearray(SMALL)
-    struct.pack_into(code, data, offset, size)
+    check_small(fixed_part(**size) + b"rest", "truncated")
+
+
+def check_small(data, reason):
     tracemalloc.start()
     try:
-        with pytest.raises(EntryCorruptError, match="truncated"):
-            unpack(bytes(data))
+        with pytest.raises(EntryCorruptError, match=reason):
+            unpack(data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("field", ["codec", "zero"])
+def test_a_codec_that_is_not_known_is_refused(field):
+    """What a later version may compress is not taken for plain bytes by this one."""
+    with pytest.raises(EntryCorruptError, match="codec"):
+        unpack(fixed_part(**{field: 1}))
 
 
 @pytest.mark.parametrize(
@@ -205,5 +199,5 @@ def test_the_payload_is_not_copied():
 
 def test_the_magic_and_version_are_constants_of_the_module():
     """Whoever changes the layout has to change the number: the golden bytes of a known entry stay as they are."""
-    assert (format_.MAGIC, format_.FORMAT) == (b"GSPECENT", 1)
+    assert (format_.MAGIC, format_.FORMAT) == (b"GSPECENT", 2)
     assert hashlib.sha256(SMALL).hexdigest() == GOLDEN
