@@ -1,6 +1,5 @@
 """The factor tree of a config class: what enters the key of a stage, by name, and the hash of it."""
 
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from graphspec.keys.writers import (
     attributes,
     class_name,
     frame,
+    interleaved,
     sequence_writer,
 )
 
@@ -95,7 +95,7 @@ class _FactorWriters(Writers):
             if self._stage.covers(policy.stage)
         }
         heads = sorted(kept)
-        values_of = attributes([kept[head] for head in heads])
+        values_of, join = attributes([kept[head] for head in heads]), interleaved(heads)
         adds = hasattr(cls, "key_factors")
         # The empty name stands before all others.
         mark, name = encode(CLASS), encode(class_name(cls))
@@ -108,7 +108,7 @@ class _FactorWriters(Writers):
                 fields = {mark: name, **dict(zip(heads, values, strict=True))}
                 fields |= {encode(k): WRITERS[type(v)](v) for k, v in more.items()}
                 return frame(b"d", b"".join([h + fields[h] for h in sorted(fields)]))
-            return frame(b"d", first + b"".join(map(operator.add, heads, values)))
+            return frame(b"d", first + join(values))
 
         return write
 
