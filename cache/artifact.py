@@ -9,7 +9,8 @@ import torch
 
 from graphspec.cache.entry import Entry
 from graphspec.cache.library import open_library
-from graphspec.errors import CacheError, CaptureIllegalError, Problem, SignatureError
+from graphspec.cache.signature import Dimension, Signature
+from graphspec.errors import CacheError, CaptureIllegalError, Problem
 
 _library = torch.library.Library("graphspec", "FRAGMENT")
 _library.define("run_artifact(int handle, Tensor[] inputs) -> Tensor[]")
@@ -28,7 +29,10 @@ def _shapes_only(handle: int, inputs: Sequence[torch.Tensor]) -> Sequence[torch.
 
 
 # One opaque operation: a recorder sees the call and not the library's allocations, which mean nothing without its kernels.
-_library.impl("run_artifact", _run_artifact, "CompositeExplicitAutograd")
+# For each kind of memory by itself: torch then resolves negated and conjugated views before, and refuses sparse, quantised
+# and nested tensors, which a kernel for everything would be given as they are.
+for _device in ("CPU", "CUDA"):
+    _library.impl("run_artifact", _run_artifact, _device)
 _library.impl("run_artifact", _shapes_only, "Meta")
 
 
@@ -36,7 +40,7 @@ class Artifact:
     """A loaded unit. Call it with the unit's inputs in order; it returns a list of output tensors.
 
     The library itself checks nothing: another dtype, layout or size would crash or give garbage. So each call checks
-    the stored signature and raises `SignatureError` naming the input.
+    the stored `signature` and raises `SignatureError` naming the input. What a capture recorded is replayed without it.
     """
 
     def __init__(
@@ -49,17 +53,13 @@ class Artifact:
     ) -> None:
         self.name = name
         self.runner = runner
+        self.signature = Signature(name, signature, device)
         self._outputs = outputs
-        self._device = torch.device(device).type
-        self._inputs = [
-            (i["name"], getattr(torch, i["dtype"]), [_dimension(d) for d in i["shape"]])
-            for i in signature
-        ]
         self._handle = next(_handles)
         _loaded[self._handle] = self
 
     def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
-        self._check(inputs)
+        self.signature.check(inputs)
         outputs: Sequence[torch.Tensor] = torch.ops.graphspec.run_artifact.default(
             self._handle, inputs
         )
@@ -70,9 +70,7 @@ class Artifact:
 
         An output whose shape is more than plain dimensions has the error of a unit that cannot be recorded.
         """
-        sizes: dict[str, int] = {}
-        for tensor, (_, _, dims) in zip(inputs, self._inputs, strict=True):
-            _fits(tensor.shape, dims, sizes)
+        sizes = self.signature.sizes(inputs)
         return [self._described(output, sizes) for output in self._outputs]
 
     def _described(self, output: Mapping[str, Any], sizes: Mapping[str, int]) -> torch.Tensor:
@@ -85,69 +83,9 @@ class Artifact:
                     hint="return the rows of an input, and reshape outside the unit",
                 )
             )
-        dims = [_dimension(d) for d in output["shape"]]
-        shape = [sizes[name] if name else low for name, low, _ in dims]
+        dims = [Dimension.stored(d) for d in output["shape"]]
+        shape = [sizes[dim.name] if dim.name else dim.low for dim in dims]
         return torch.empty(shape, dtype=getattr(torch, output["dtype"]), device="meta")
-
-    def _check(self, inputs: Sequence[torch.Tensor]) -> None:
-        if len(inputs) != len(self._inputs):
-            raise self._error("the call", f"{len(inputs)} tensors", f"{len(self._inputs)} tensors")
-        sizes: dict[str, int] = {}
-        for tensor, (name, dtype, dims) in zip(inputs, self._inputs, strict=True):
-            if (
-                tensor.dtype is not dtype
-                or tensor.device.type != self._device
-                or not tensor.is_contiguous()
-                or tensor.dim() != len(dims)
-                or not _fits(tensor.shape, dims, sizes)
-            ):
-                raise self._error(
-                    f"input {name}", _describe(tensor), self._wanted(dtype, dims, sizes)
-                )
-
-    def _wanted(self, dtype: torch.dtype, dims: Sequence[Any], sizes: Mapping[str, int]) -> str:
-        shape = ", ".join(_show_dimension(n, low, high, sizes) for n, low, high in dims)
-        return f"a contiguous {dtype} tensor on {self._device} of shape ({shape})"
-
-    def _error(self, where: str, found: str, wanted: str) -> SignatureError:
-        return SignatureError(
-            Problem(
-                where=f"unit {self.name}: {where}",
-                found=found,
-                wanted=wanted,
-                hint="the unit was compiled for these inputs only; change the unit's declaration to serve others",
-            )
-        )
-
-
-def _dimension(d: Any) -> tuple[str, int, int]:
-    return (
-        (str(d[0]), int(d[1]), int(d[2])) if isinstance(d, tuple | list) else ("", int(d), int(d))
-    )
-
-
-def _show_dimension(name: str, low: int, high: int, sizes: Mapping[str, int]) -> str:
-    if not name:
-        return str(low)
-    return (
-        f"{name}={sizes[name]}, set by an earlier input"
-        if name in sizes
-        else f"{name} from {low} to {high}"
-    )
-
-
-def _fits(
-    shape: Sequence[int], dims: Sequence[tuple[str, int, int]], sizes: dict[str, int]
-) -> bool:
-    for size, (name, low, high) in zip(shape, dims, strict=True):
-        if not low <= size <= high or (name and sizes.setdefault(name, size) != size):
-            return False
-    return True
-
-
-def _describe(tensor: torch.Tensor) -> str:
-    layout = "" if tensor.is_contiguous() else f" with strides {tuple(tensor.stride())}"
-    return f"a {tensor.dtype} tensor on {tensor.device} of shape {tuple(tensor.shape)}{layout}"
 
 
 def load_artifact(entry: Entry, *, single_threaded: bool = False) -> Artifact:

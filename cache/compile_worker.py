@@ -28,6 +28,7 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch._inductor
 
+    from graphspec.cache.dynamo_sizes import demands_of
     from graphspec.cache.torch_state import set_torch_state
 
     began = time.perf_counter()
@@ -44,7 +45,12 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     options = {**request["options"], "aot_inductor.output_path": request["output"]}
     with torch.no_grad():
         path = torch._inductor.aot_compile(program.module(), examples, options=options)
-    return {"library": path, "seconds": time.perf_counter() - began}
+    symbols = request["symbols"]
+    return {
+        "library": path,
+        "seconds": time.perf_counter() - began,
+        "demands": demands_of(program, symbols) if symbols is not None else [],
+    }
 
 
 def main() -> None:

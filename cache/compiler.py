@@ -52,11 +52,15 @@ exec {compiler} "$@" -s {flags} -ffile-prefix-map={torch}=/torch -ffile-prefix-m
 
 @attrs.frozen(kw_only=True)
 class Compiled:
-    """A compiled unit: the bytes of its shared library, seconds it took, and where it came from."""
+    """A compiled unit: the bytes of its shared library, seconds it took, and where it came from.
+
+    `demands` is what the library takes for granted of the sizes that it is called with, as `dynamo_sizes` writes it.
+    """
 
     library: bytes = attrs.field(repr=False)
     seconds: float
     provenance: Mapping[str, str]
+    demands: Sequence[Any] = ()
 
 
 class Compiler:
@@ -89,42 +93,77 @@ class Compiler:
 
     def compile(self, unit: CompileUnit, traced: Trace) -> Compiled:
         """The library of a traced unit. Raises `CompileError` with the compiler's own words."""
+        inputs = [(s, i.dtype) for s, i in zip(traced.sizes, unit.inputs, strict=True)]
+        libraries = [library.path() for library in unit.libraries]
+        compiled = self.compile_program(
+            traced.program, unit.name, inputs, unit.own_modules, libraries
+        )
+        return attrs.evolve(compiled, seconds=traced.seconds + compiled.seconds)
+
+    def compile_program(
+        self,
+        program: torch.export.ExportedProgram,
+        name: str,
+        inputs: Sequence[tuple[Sequence[int], str]],
+        modules: Sequence[str] = (),
+        libraries: Sequence[str] = (),
+        symbols: Mapping[str, int] | None = None,
+    ) -> Compiled:
+        """The library of an exported program, which `name` stands for in errors.
+
+        `inputs` are sizes and dtypes of example inputs. With `symbols`, the numbers of the program's symbols by name, the
+        answer has the demands on their sizes. Raises `CompileError` with the compiler's own words.
+        """
         process = self._started()
         folder = os.path.join(self._folder, "unit")
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         path = os.path.join(folder, "unit.pt2")
-        traced.program.example_inputs = None
-        torch.export.save(traced.program, path)
+        program.example_inputs = None
+        torch.export.save(program, path)
         request = {
             "program": path,
             "output": os.path.join(folder, "unit.so"),
-            "inputs": [(s, i.dtype) for s, i in zip(traced.sizes, unit.inputs, strict=True)],
+            "inputs": list(inputs),
             "device": self._device,
             "options": dict(self._options),
-            "modules": list(unit.own_modules),
-            "libraries": [library.path() for library in unit.libraries],
+            "modules": list(modules),
+            "libraries": list(libraries),
             "torch_state": dict(torch_state()),
+            "symbols": symbols,
         }
-        answer = self._ask(process, request, unit.name)
+        answer = self._ask(process, request, name)
         outside = _outside_operators(os.path.dirname(answer["library"]))
         if outside:
             raise CompileError(
                 Problem(
-                    where=f"unit {unit.name}",
+                    where=f"unit {name}",
                     found=f"calls of {', '.join(outside)}, which a compiled library cannot make by itself",
                     wanted="operators that inductor compiles, or has a C entry point for",
                     hint="call the operator between units, as the attention over the paged cache is called",
                 )
             )
-        with open(answer["library"], "rb") as file:
-            library = file.read()
+        library = self._library(answer["library"], name)
         shutil.rmtree(folder, ignore_errors=True)
         return Compiled(
             library=library,
-            seconds=traced.seconds + answer["seconds"],
+            seconds=answer["seconds"],
             provenance={"compiler": _compiler_version(), "torch": str(torch.__version__)},
+            demands=answer["demands"],
         )
+
+    def _library(self, path: str, name: str) -> bytes:
+        """What the compiler has written. That it ended well does not mean that it did."""
+        try:
+            with open(path, "rb") as file:
+                library = file.read()
+        except OSError as error:
+            raise self._failed(
+                name, f"no library, although it ended well: {error.strerror}"
+            ) from None
+        if not library:
+            raise self._failed(name, "an empty library, although it ended well")
+        return library
 
     def _ask(
         self, process: "subprocess.Popen[str]", request: Mapping[str, Any], name: str
@@ -157,7 +196,7 @@ class Compiler:
     def _log_tail(self) -> str:
         with (
             contextlib.suppress(OSError),
-            open(os.path.join(self._folder, "log"), encoding="utf-8") as f,
+            open(os.path.join(self._folder, "log"), encoding="utf-8", errors="replace") as f,
         ):
             return "".join(f.readlines()[-12:])
         return ""

@@ -9,9 +9,9 @@ from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
 from graphspec.cache.load import Keyed, keyed_units
 from graphspec.cache.location import cache_folder
-from graphspec.cache.store import Outcome
+from graphspec.cache.store import Lookup, Outcome
 from graphspec.cache.units import CompileUnit
-from graphspec.errors import KeyFactorError
+from graphspec.errors import KeyFactorError, OfflineMissError, Problem
 from graphspec.keys.compare import Difference, compare, parts
 from graphspec.keys.encoding import decode
 from graphspec.resolve.spec import EngineSpec
@@ -121,7 +121,39 @@ def explain(
     scope been narrower, comes first, and then the one with the fewest differing factors.
     """
     store = DiskStore(cache_folder(cache_dir))
-    found = [(keyed, store.look(keyed.key)) for keyed in keyed_units(units, spec)]
+    return _explained([(k, store.look(k.key)) for k in keyed_units(units, spec)], store)
+
+
+def offline_miss(found: Sequence[tuple[Keyed, Lookup]], folder: str) -> OfflineMissError:
+    """The error for units that had to be compiled and may not be: each with its key and what came nearest to it."""
+    return OfflineMissError(
+        Problem(
+            where=f"unit {unit.unit}",
+            found=f"no usable entry under {unit.key} in {folder}: {unit.reason}",
+            wanted="an entry that was made ahead of time",
+            hint=f"{_nearest_in_words(unit)}; run graphspec warmup where compiling is allowed, or import a bundle",
+        )
+        for unit in _explained(found, DiskStore(folder)).units
+    )
+
+
+_SHOWN = 3
+
+
+def _nearest_in_words(unit: UnitExplanation) -> str:
+    nearest = unit.nearest
+    if nearest is None:
+        return "nothing like it is stored"
+    shown = [
+        f"{d.part} {d.difference.path}: stored {d.difference.texts[0]}, wanted {d.difference.texts[1]}"
+        for d in nearest.differences[:_SHOWN]
+    ]
+    more = len(nearest.differences) - len(shown)
+    rest = f" and {more} more" if more else ""
+    return f"the nearest entry, {nearest.key} of unit {nearest.unit}, differs in {'; '.join(shown)}{rest}"
+
+
+def _explained(found: Sequence[tuple[Keyed, Lookup]], store: DiskStore) -> Explanation:
     stored, unreadable = _stored(store)
     return Explanation(
         folder=store.root,

@@ -38,6 +38,27 @@ def graph_lines(program: torch.export.ExportedProgram) -> Sequence[str]:
     ]
 
 
+def traced_lines(
+    module: GraphModule,
+    inputs: Sequence[str],
+    relations: Sequence[Any],
+    ranges: Mapping[sympy.Symbol, Any],
+) -> tuple[Sequence[str], Mapping[str, int]]:
+    """The canonical text of a graph with symbolic sizes that is no exported program, and the numbers of its symbols.
+
+    `inputs` says what each placeholder is. `relations` are what is known of sizes, and `ranges` the ranges of the symbols:
+    of those that are in the graph or the relations, they are part of the text.
+    """
+    text = _Text()
+    lines = list(text.graph(module, inputs, ()))
+    known = sorted(f"given {text.renamed(relation)}" for relation in relations)
+    numbered = text.numbered()
+    bounds = [
+        f"d{at}: {ranges[s].lower} to {ranges[s].upper}" for at, s in enumerate(numbered) if s in ranges
+    ]
+    return [*bounds, *known, *lines], {s.name: at for at, s in enumerate(numbered)}
+
+
 def _inputs(program: torch.export.ExportedProgram) -> Sequence[str]:
     """What each placeholder is: the caller's, or a tensor that the trace has found, by its content."""
     held: Mapping[str, Any] = {**program.state_dict, **program.constants}
@@ -99,6 +120,10 @@ class _Text:
             known = sympy.Symbol(f"d{len(self._symbols)}", integer=True)
             self._symbols.setdefault(symbol, known)
         return expression.xreplace({s: self._symbols[s] for s in free})
+
+    def numbered(self) -> Sequence[sympy.Symbol]:
+        """The symbols in the order of their numbers."""
+        return list(self._symbols)
 
     def graph(
         self, module: GraphModule, inputs: Sequence[str], outputs: Sequence[str], indent: str = ""
@@ -182,6 +207,8 @@ def _target(target: Any) -> str:
     """The operation by the name it is registered under; a plain function by its dotted name."""
     if isinstance(target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
         return str(target.name())  # type: ignore[no-untyped-call]
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return f"{target._qualified_op_name} by its arguments"
     if isinstance(target, str):
         return f"method {target}"
     return f"{target.__module__}.{target.__qualname__}"

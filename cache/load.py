@@ -12,10 +12,16 @@ import attrs
 from graphspec.cache.device import measure_device
 from graphspec.cache.entry import Entry
 from graphspec.cache.locks import KeyLocks
-from graphspec.cache.store import Lookup, Outcome, Store, Stored
+from graphspec.cache.store import Lookup, Outcome, Store, Stored, set_aside
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.units import CompileUnit, EntryKey, signature, unit_key
-from graphspec.errors import CacheError, CacheUnusableError, CompileError, Problem
+from graphspec.errors import (
+    CacheError,
+    CacheUnusableError,
+    CompileError,
+    NondeterministicError,
+    Problem,
+)
 from graphspec.resolve.spec import EngineSpec
 
 if TYPE_CHECKING:
@@ -24,12 +30,14 @@ if TYPE_CHECKING:
 
 _LOCK_POLL_S = 0.2
 _LOCK_WAIT_S = 900.0
-"""How long another process may hold a key's lock before this one compiles too. A dead holder's lock is free at once."""
 
 
 @attrs.frozen(kw_only=True)
 class UnitResult:
-    """What became of one unit. `seconds` is what it took here; `seconds_saved` what the stored compile had taken."""
+    """What became of one unit. `seconds` is what it took here; `seconds_saved` what the stored compile had taken.
+
+    `differs`: it was compiled here, and other bytes were stored under its key before.
+    """
 
     name: str
     key: str
@@ -40,6 +48,7 @@ class UnitResult:
     seconds_saved: float
     bytes: int
     store_problem: str = ""
+    differs: bool = False
 
 
 Listener = Callable[[UnitResult], None]
@@ -73,15 +82,25 @@ def load_or_compile(
     strict: bool = False,
     single_threaded: bool = False,
     listener: Listener = lambda result: None,
+    lock_wait_seconds: float = _LOCK_WAIT_S,
+    offline: str | None = None,
 ) -> tuple[Mapping[str, "Artifact"], Sequence[UnitResult]]:
     """Artifacts by unit name, and what became of each unit, in the order of `units`.
 
     At most `jobs` compiler processes run at once. What another process is compiling is left for last and then loaded.
-    A result that cannot be stored is still used and carries a `store_problem`; with `strict` it is a
-    `CacheUnusableError`. `listener` is told of each unit as it is finished.
+    Whoever holds a unit's lock for longer than `lock_wait_seconds` is no longer waited for; the lock of a process that died
+    is free at once. A result that cannot be stored is still used and carries a `store_problem`. With `strict` it is a
+    `CacheUnusableError`, and one that differs from what is stored a `NondeterministicError`.
+
+    `offline` is the cache folder where compiling is forbidden: units that are not stored are an `OfflineMissError`, which is
+    explained by what that folder holds. `listener` is told of each unit as it is finished.
     """
-    run = _Run(spec, store, locks, strict, single_threaded, listener)
+    run = _Run(spec, store, locks, strict, single_threaded, listener, lock_wait_seconds)
     pending = [keyed for keyed in keyed_units(units, spec) if not run.load(keyed)]
+    if pending and offline is not None:
+        from graphspec.cache.explain import offline_miss
+
+        raise offline_miss([(k, run.first[k.unit.name]) for k in pending], offline)
     if pending:
         run.compile_all(pending, jobs)
     return run.artifacts, [run.results[u.name] for u in units]
@@ -96,6 +115,7 @@ class _Run:
         strict: bool,
         single_threaded: bool,
         listener: Listener,
+        lock_wait: float,
     ) -> None:
         self._spec = spec
         self._store = store
@@ -103,8 +123,11 @@ class _Run:
         self._strict = strict
         self._single_threaded = single_threaded
         self._listener = listener
+        self._lock_wait = lock_wait
         self._tracing = threading.Lock()
-        self._first: dict[str, Lookup] = {}
+        self._held_since: dict[str, float] = {}
+        self._interrupted = False
+        self.first: dict[str, Lookup] = {}
         self.artifacts: dict[str, Artifact] = {}
         self.results: dict[str, UnitResult] = {}
 
@@ -117,38 +140,50 @@ class _Run:
             try:
                 self._keep(keyed, entry)
             except CacheError as error:
-                lookup = Lookup(outcome=Outcome.ERROR, reason=error.problems[0].found)
+                # Whole, and of no use here: another C library, say. Out of the way, or it would be compiled at each start.
+                lookup = Lookup(outcome=Outcome.STALE, reason=error.problems[0].found)
+                set_aside(self._store, keyed.key, lookup.reason)
             else:
                 saved = float(entry.metadata["compile_seconds"])
                 self._finish(keyed, lookup, False, began, saved, entry)
                 return True
-        self._first.setdefault(keyed.unit.name, lookup)
+        self.first.setdefault(keyed.unit.name, lookup)
         return False
 
     def compile_all(self, pending: Sequence[Keyed], jobs: int) -> None:
-        work: queue.SimpleQueue[tuple[Keyed, float]] = queue.SimpleQueue()
+        work: queue.SimpleQueue[Keyed] = queue.SimpleQueue()
         for keyed in pending:
-            work.put((keyed, time.monotonic()))
+            work.put(keyed)
         with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(pending)))) as pool:
             lanes = [pool.submit(self._lane, work) for _ in range(pool._max_workers)]
-            for lane in lanes:
-                lane.result()
+            try:
+                for lane in lanes:
+                    lane.result()
+            except KeyboardInterrupt:
+                # The pool waits for its lanes, and a lane may be waiting for a lock.
+                self._interrupted = True
+                raise
 
-    def _lane(self, work: "queue.SimpleQueue[tuple[Keyed, float]]") -> None:
+    def _lane(self, work: "queue.SimpleQueue[Keyed]") -> None:
         with self._compiler() as compiler:
-            while True:
+            while not self._interrupted:
                 try:
-                    keyed, since = work.get_nowait()
+                    keyed = work.get_nowait()
                 except queue.Empty:
                     return
-                if not self._compile_unless_held(keyed, since, compiler):
-                    work.put((keyed, since))
+                if not self._compile_unless_held(keyed, compiler):
+                    work.put(keyed)
                     time.sleep(_LOCK_POLL_S)
 
-    def _compile_unless_held(self, keyed: Keyed, since: float, compiler: "Compiler") -> bool:
+    def _compile_unless_held(self, keyed: Keyed, compiler: "Compiler") -> bool:
         with self._locks.try_lock(keyed.key) as free:
-            if not free and time.monotonic() - since < _LOCK_WAIT_S:
+            now = time.monotonic()
+            waited = 0.0 if free else now - self._held_since.setdefault(keyed.unit.name, now)
+            if not free and waited < self._lock_wait:
                 return self.load(keyed)
+            if not free:
+                reason = f"another process has held the unit's lock for {waited:.0f} s"
+                self.first[keyed.unit.name] = Lookup(outcome=Outcome.LOCKED_OUT, reason=reason)
             # Whoever held the lock before may have stored the entry in the meantime.
             if not self.load(keyed):
                 self._compile(keyed, compiler)
@@ -176,12 +211,13 @@ class _Run:
             },
             payload=compiled.library,
         )
-        stored = self._store.put(entry)
-        if stored.failed and self._strict:
-            raise _unusable(stored)
+        # Loaded before it is stored: a library that does not load is never published.
         self._keep(keyed, entry)
-        first = self._first[keyed.unit.name]
-        self._finish(keyed, first, True, began, 0.0, entry, stored.reason)
+        stored = self._store.put(entry)
+        if self._strict and (stored.failed or stored.differs):
+            raise _unusable(stored) if stored.failed else _nondeterministic(keyed)
+        first = self.first[keyed.unit.name]
+        self._finish(keyed, first, True, began, 0.0, entry, stored)
 
     def _check_unchanged(self, keyed: Keyed) -> None:
         """Refuses what was compiled while a file, a variable or a switch that its key covers was being changed."""
@@ -211,7 +247,7 @@ class _Run:
         began: float,
         saved: float,
         entry: Entry,
-        problem: str = "",
+        stored: Stored | None = None,
     ) -> None:
         seconds = time.perf_counter() - began
         result = UnitResult(
@@ -223,7 +259,8 @@ class _Run:
             seconds=seconds,
             seconds_saved=max(0.0, saved - seconds),
             bytes=len(entry.payload),
-            store_problem=problem,
+            store_problem=stored.reason if stored is not None else "",
+            differs=stored is not None and stored.differs,
         )
         self.results[keyed.unit.name] = result
         self._listener(result)
@@ -242,6 +279,17 @@ def _unusable(stored: Stored) -> CacheUnusableError:
             found=stored.reason,
             wanted="a folder that entries can be written to",
             hint="free space or permissions, choose another with --cache-dir, or drop --strict",
+        )
+    )
+
+
+def _nondeterministic(keyed: Keyed) -> NondeterministicError:
+    return NondeterministicError(
+        Problem(
+            where=f"unit {keyed.unit.name}",
+            found=f"other bytes than are stored under its key {keyed.key.digest}",
+            wanted="equal bytes from each compile of one key",
+            hint="graphspec cache verify --recompile tells which units do not compile alike; without --strict the first stays",
         )
     )
 

@@ -1,7 +1,7 @@
 """`Store`: get and put, nothing else, and how a lookup can end."""
 
 import enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -15,6 +15,7 @@ class Outcome(enum.Enum):
     HIT = "hit"
     MISS = "miss"
     STALE = "stale"
+    """Whole and of the very key, and it does not load on this machine."""
     CORRUPT = "corrupt"
     BYPASS = "bypass"
     LOCKED_OUT = "locked_out"
@@ -59,3 +60,32 @@ class Store(Protocol):
     def put(self, entry: Entry) -> Stored:
         """Stores an entry unless one is there: the first writer wins."""
         ...
+
+
+@runtime_checkable
+class SetsAside(Protocol):
+    """A store that can put an entry out of the way."""
+
+    def set_aside(self, key: EntryKey, reason: str) -> None:
+        """Takes the entry of `key` out, with the reason why it cannot be used."""
+        ...
+
+
+def set_aside(store: Store, key: EntryKey, reason: str) -> None:
+    """Takes an entry out of a store that can do so."""
+    if isinstance(store, SetsAside):
+        store.set_aside(key, reason)
+
+
+class DisabledStore:
+    """Holds nothing and takes nothing. `problem` is the reason where that is not what was asked for."""
+
+    def __init__(self, reason: str, *, problem: bool = False) -> None:
+        self._reason = reason
+        self._problem = problem
+
+    def get(self, key: EntryKey) -> Lookup:
+        return Lookup(outcome=Outcome.DISABLED, reason=self._reason)
+
+    def put(self, entry: Entry) -> Stored:
+        return Stored(written=False, reason=self._reason if self._problem else "")

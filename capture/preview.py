@@ -5,9 +5,8 @@ from typing import Any
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.load import keyed_units
-from graphspec.cache.location import cache_folder
+from graphspec.cache.opened import open_cache
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import load_program
 from graphspec.capture.report import Decisions
@@ -66,11 +65,11 @@ class Preview:
 
 def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
     """The preview for a spec and a cache folder."""
-    store = DiskStore(cache_folder(cache_dir))
+    cache = open_cache(spec.cache, cache_dir)
     listed = load_program(spec).units()
     units = []
     for keyed in keyed_units(listed, spec):
-        found = store.look(keyed.key)
+        found = cache.look(keyed.key)
         units.append(
             UnitPreview(
                 name=keyed.unit.name,

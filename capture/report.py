@@ -109,11 +109,13 @@ class Decisions:
 
 @attrs.frozen(kw_only=True)
 class WarmupReport:
-    """What a warmup did. `phases` has the wall seconds of each part, in order."""
+    """What a warmup did. `phases` has the wall seconds of each part, in order. `cache_note` says where the cache is if
+    nobody chose that."""
 
     spec_hash: str
     capture_hash: str
     decisions: Decisions
+    cache_note: str = ""
     units: Sequence[UnitResult]
     graphs: GraphReport
     phases: Mapping[str, float]
@@ -137,15 +139,17 @@ class WarmupReport:
     @property
     def findings(self) -> Sequence[str]:
         """What an operator should know of, one sentence each; empty when all is as asked."""
-        found = [
-            f"unit {u.name} was not stored: {u.store_problem}"
-            for u in self.units
-            if u.store_problem
-        ]
+        found = _by_reason(
+            "{} not stored: {}", {u.name: u.store_problem for u in self.units if u.store_problem}
+        )
+        found += _by_reason(
+            "{} compiled although stored, and will be again: {}",
+            {u.name: u.reason for u in self.units if u.outcome is Outcome.ERROR},
+        )
         found += [
-            f"the stored entry of unit {u.name} cannot be used, and every start compiles it anew: {u.reason}"
+            f"unit {u.name} does not compile alike: other bytes are stored under its key {u.key}"
             for u in self.units
-            if u.outcome is Outcome.ERROR
+            if u.differs
         ]
         found += [
             f"graph {v.key} differs from the eager run by {v.max_difference:.3g}"
@@ -165,7 +169,8 @@ class WarmupReport:
     @property
     def notes(self) -> Sequence[str]:
         """What is as asked and still good to know, one sentence each."""
-        told = [str(note) for note in self.decisions.notes]
+        told = [self.cache_note] if self.cache_note else []
+        told += [str(note) for note in self.decisions.notes]
         if self.decisions.mode.granted.needs_piecewise:
             told.append(
                 "steps with prefill run the compiled pieces one by one: piecewise graphs are not captured yet"
@@ -206,6 +211,19 @@ class WarmupReport:
             "findings": list(self.findings),
             "notes": list(self.notes),
         }
+
+
+def _by_reason(sentence: str, reasons: Mapping[str, str]) -> list[str]:
+    """One sentence for each reason, with all the units that have it: one full disk is one finding."""
+    units: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        units.setdefault(reason, []).append(name)
+    return [
+        sentence.format(
+            f"unit {names[0]} was" if len(names) == 1 else f"units {', '.join(names)} were", reason
+        )
+        for reason, names in units.items()
+    ]
 
 
 def _spans(sizes: Sequence[int]) -> str:

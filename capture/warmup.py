@@ -7,10 +7,8 @@ from contextlib import contextmanager
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.load import UnitResult, load_or_compile, unusable_store
-from graphspec.cache.location import cache_folder
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.opened import open_cache
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
@@ -61,6 +59,7 @@ def warmup(
 
     `cache_dir`: see `graphspec.cache.location`. `jobs`: compiler processes at once; default, one per CPU that this
     process may use. `strict`: raise `CacheUnusableError` where the cache cannot take entries, instead of a finding.
+    Raises `OfflineMissError` for units that the cache lacks where the contract forbids compiling.
     """
     return make_ready(spec, cache_dir=cache_dir, jobs=jobs, strict=strict, progress=progress).report
 
@@ -79,20 +78,21 @@ def make_ready(
     program, plan = load_program(spec), plan_capture(spec)
     units = program.units()
     told.started(units, plan)
-    root = cache_folder(cache_dir)
-    store = DiskStore(root)
-    if strict and (problem := store.problem()):
+    cache = open_cache(spec.cache, cache_dir)
+    if strict and (problem := cache.why_not_stored()):
         raise unusable_store(problem)
     with clock.phase("units"):
         artifacts, results = load_or_compile(
             units,
             spec,
-            store,
-            KeyLocks(root),
+            cache.store,
+            cache.locks,
             jobs=jobs or _usable_cpus(),
             strict=strict,
             single_threaded=spec.device.target is Target.CUDA,
             listener=told.unit_done,
+            lock_wait_seconds=spec.cache.lock_wait_seconds,
+            offline=cache.offline,
         )
     with clock.phase("weights"):
         source = program.start(artifacts)
@@ -108,6 +108,7 @@ def make_ready(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         capture_hash=spec.compute_hash(Stage.CAPTURE),
         decisions=Decisions.of(spec, units),
+        cache_note=cache.note,
         units=results,
         graphs=GraphReport(
             planned=len(plan.keys),

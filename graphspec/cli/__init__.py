@@ -44,34 +44,45 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.audit:audit",
         "Change each field alone, trace every unit, and compare keys with graphs.",
     ),
-    "cache": ("graphspec.cli.cache:cache", "Look into the cache folder."),
+    "cache": (
+        "graphspec.cli.cache:cache",
+        "Look into the cache folder, check it, and keep it small.",
+    ),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }
 """Command -> where it is, and its one line of help, so that help imports no command."""
 
 
-class _LazyGroup(click.Group):
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called. `lazy`: command -> where it is, and its one line of help."""
+
+    def __init__(
+        self, *arguments: Any, lazy: Mapping[str, tuple[str, str]], **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._lazy = lazy
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._lazy:
             return None
-        module, name = COMMANDS[cmd_name][0].split(":")
+        module, name = self._lazy[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in self._lazy and not args[0].startswith("-"):
             from graphspec.text import did_you_mean
 
-            ctx.fail(f"no command {args[0]!r}; {did_you_mean(args[0], COMMANDS)}")
+            ctx.fail(f"no command {args[0]!r}; {did_you_mean(args[0], self._lazy)}")
         return super().resolve_command(ctx, args)
 
 
@@ -83,7 +94,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,

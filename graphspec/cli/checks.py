@@ -134,16 +134,16 @@ def _packages() -> Sequence[Check]:
 
 
 def _cache(cache_dir: str | None) -> Sequence[Check]:
-    from graphspec.cache.disk import DiskStore
-    from graphspec.cache.location import cache_folder
+    from graphspec.cache.opened import open_cache
+    from graphspec.config.cache import CacheConfig
 
-    root = cache_folder(cache_dir)
-    problem = DiskStore(root).problem()
+    cache = open_cache(CacheConfig(), cache_dir)
+    root, problem = cache.root, cache.why_not_stored()
     checks = [
         Check(
             name="cache folder",
             ok=not problem,
-            found=problem or f"{root} takes entries",
+            found=problem or cache.note or f"{root} takes entries",
             hint="choose another with --cache-dir or GRAPHSPEC_CACHE_DIR",
         )
     ]

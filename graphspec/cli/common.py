@@ -95,7 +95,7 @@ def run(command: click.Command, arguments: list[str]) -> int:
     return result if isinstance(result, int) else FINE
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """The text with what a terminal would hide, or obey, as escapes: keys and values may hold any character."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -105,7 +105,7 @@ def report(error: GraphspecError, *, as_json: bool) -> None:
     if not as_json:
         shown = [
             attrs.evolve(
-                p, where=_visible(p.where), found="\n".join(map(_visible, p.found.split("\n")))
+                p, where=visible(p.where), found="\n".join(map(visible, p.found.split("\n")))
             )
             for p in error.problems
         ]

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from graphspec.config.cache import CacheConfig
 from graphspec.config.compilation import CompilationConfig
 from graphspec.config.device import DeviceConfig
 from graphspec.config.extras import LoRAConfig, WatermarkConfig
@@ -13,7 +14,7 @@ from graphspec.config.model import ModelConfig
 from graphspec.config.parallel import ParallelConfig
 from graphspec.config.scheduler import SchedulerConfig
 from graphspec.config.speculative import SpeculativeConfig
-from graphspec.fields import Stage, config_class, keyed
+from graphspec.fields import Stage, config_class, keyed, unkeyed
 
 if TYPE_CHECKING:
     from graphspec.resolve.spec import EngineSpec
@@ -45,6 +46,11 @@ class EngineConfig:
         Stage.CAPTURE, default=None, doc="Watermarked sampling; none by default."
     )
     device: DeviceConfig = keyed(Stage.COMPILE, default=DeviceConfig(), doc="The device.")
+    cache: CacheConfig = unkeyed(
+        default=CacheConfig(),
+        doc="The cache of compiled units.",
+        reason="where compiled code is kept; nothing of it changes that code",
+    )
     program: str = keyed(
         Stage.COMPILE,
         default="graphspec.engine.llama:program",

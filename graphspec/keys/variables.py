@@ -143,6 +143,12 @@ def _places() -> Iterator[Variable]:
         "GRAPHSPEC_CACHE_DIR",
     )
     yield from _rows(
+        Effect.NOTHING,
+        "graphspec",
+        "forbids compiling, and changes no code",
+        "GRAPHSPEC_OFFLINE",
+    )
+    yield from _rows(
         Effect.LOCATION,
         "system",
         "where files lie",

@@ -258,5 +258,6 @@ def _spec(
         watermark=config.watermark,
         device=config.device,
         program=config.program,
+        cache=config.cache,
         notes=(*(made.notes if made is not None else ()), *limits.notes),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from graphspec.config.cache import CacheConfig
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.device import DeviceConfig
 from graphspec.config.extras import LoRAConfig, WatermarkConfig
@@ -105,6 +106,11 @@ class EngineSpec:
     watermark: WatermarkConfig | None = keyed(Stage.CAPTURE, doc="Watermarked sampling, or none.")
     device: DeviceConfig = keyed(Stage.COMPILE, doc="The device to compile for.")
     program: str = keyed(Stage.COMPILE, doc="Import name of the engine's program factory.")
+    cache: CacheConfig = unkeyed(
+        default=CacheConfig(),
+        doc="The cache of compiled units.",
+        reason="where compiled code is kept; nothing of it changes that code",
+    )
     notes: tuple[Note, ...] = unkeyed(
         default=(),
         doc="What is valid and still worth knowing: defaults taken, limits lowered.",

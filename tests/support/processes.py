@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parent.parent
 
 
@@ -22,3 +24,15 @@ def run_python(code: str, **variables: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def as_user_without_a_name(uid: int) -> list[str]:
+    """What to put before a command, so that it runs as a user id that no passwd file has, and without root's powers.
+
+    A user namespace: the files of the user who runs the tests are the stranger's own. Skips where the system forbids it.
+    """
+    prefix = ["unshare", "--user", f"--map-user={uid}", f"--map-group={uid}"]
+    tried = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"this machine forbids user namespaces: {tried.stderr}")
+    return prefix

@@ -9,7 +9,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-from graphspec.cache import disk
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import pack
 from graphspec.cache.store import Outcome
@@ -167,12 +166,28 @@ def test_what_is_no_file_is_set_aside_and_a_put_heals(store, make):
 
 
 @pytest.mark.parametrize("make", STRANGE.values(), ids=STRANGE)
-def test_a_put_into_a_place_that_is_taken_does_not_claim_to_have_stored(store, make):
-    """When what lies in the place is not the entry, put says that nothing is stored, and why."""
+def test_a_put_sets_aside_what_lies_in_its_place_and_is_no_entry(store, make):
+    """A put heals like a get: what it finds under the taken name is verified, and moved away with its reason."""
     make(at(store, "a"))
+    here = os.stat(__file__).st_mtime_ns
+    assert store.put(entry_of("a")).written
+    assert store.get(key_of("a")).outcome is Outcome.HIT
+    assert len(os.listdir(os.path.join(store.root, "quarantine"))) == 2
+    assert os.stat(__file__).st_mtime_ns == here
+
+
+@pytest.mark.parametrize("make", STRANGE.values(), ids=STRANGE)
+def test_a_put_whose_place_cannot_be_freed_does_not_claim_to_have_stored(store, monkeypatch, make):
+    """When what lies in the place is not the entry and has to stay, put says that nothing is stored, and why."""
+    make(at(store, "a"))
+
+    def refuse(source, target):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "rename", refuse)
     stored = store.put(entry_of("a"))
     assert stored.failed
-    assert stored.reason
+    assert "could not be set aside: Permission denied" in stored.reason
 
 
 def test_a_link_to_a_whole_entry_is_a_hit(store, tmp_path):
@@ -180,6 +195,14 @@ def test_a_link_to_a_whole_entry_is_a_hit(store, tmp_path):
     write(tmp_path / "elsewhere", pack(entry_of("a")))
     make_link(tmp_path / "elsewhere")(at(store, "a"))
     assert store.get(key_of("a")).outcome is Outcome.HIT
+
+
+def test_what_a_store_would_not_trust_it_does_not_store(store):
+    """A store that accepts signed entries only refuses an unsigned one when it is put, not at every later start."""
+    strict = DiskStore(store.root, trust=lambda seal: "it is not signed" if seal is None else "")
+    stored = strict.put(entry_of("a"))
+    assert stored.reason == "no get would trust it: it is not signed"
+    assert store.get(key_of("a")).outcome is Outcome.MISS
 
 
 def test_the_folder_can_be_moved(store, tmp_path):
@@ -269,7 +292,7 @@ def test_an_entry_that_may_not_be_read_is_an_error_with_its_path(store, monkeypa
     def refuse(name, *arguments):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
 
-    monkeypatch.setattr(disk, "open", refuse, raising=False)
+    monkeypatch.setattr(os, "open", refuse)
     found = store.get(key_of("a"))
     assert (found.outcome, found.entry) == (Outcome.ERROR, None)
     assert path in found.reason

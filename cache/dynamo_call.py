@@ -1,0 +1,177 @@
+"""`GraphCall`: a loaded library in the place of Dynamo's graph, and the trial that a new one has to pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from graphspec.cache.dynamo_graph import Lifted, NotStorableError, Output, Place, Source
+from graphspec.cache.dynamo_sizes import value
+from graphspec.cache.library import open_library
+
+
+class GraphCall:
+    """What Dynamo calls in place of its graph. Nothing is checked at a call: Dynamo's guards have been.
+
+    `written` are the library's inputs that it writes to: autograd is told, as it is by torch's own operators.
+    Raises RuntimeError when the library does not load.
+    """
+
+    def __init__(self, lifted: Lifted, payload: bytes | memoryview, written: Sequence[int]) -> None:
+        self._run = open_library(payload, str(lifted.device), single_threaded=False).run
+        self._tensors = tuple(lifted.tensors)
+        self._held = tuple(lifted.held)
+        self._numbers = tuple(lifted.numbers)
+        self._device = lifted.device
+        self._written = tuple(written)
+        self._outputs = tuple(_getter(o) for o in lifted.outputs)
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        inputs = [arguments[at] for at in self._tensors]
+        inputs.extend(self._held)
+        for at in self._numbers:
+            inputs.append(torch.empty((arguments[at], 0), device=self._device))
+        results = self._run(inputs)
+        for at in self._written:
+            if not inputs[at].is_inference():
+                torch.autograd.graph.increment_version(inputs[at])
+        return [get(results, arguments) for get in self._outputs]
+
+
+_Getter = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+
+
+def _getter(output: Output) -> _Getter:
+    held = output.value
+    if output.source is Source.LIBRARY:
+        return lambda results, arguments: results[held]
+    if output.source is Source.ARGUMENT:
+        return lambda results, arguments: arguments[held]
+    if output.source is Source.CONSTANT:
+        return lambda results, arguments: held
+    places = tuple(output.places)
+    return lambda results, arguments: value(held, [_size(p, arguments) for p in places])
+
+
+def _size(place: Place, arguments: Sequence[Any]) -> int:
+    argument = arguments[place.argument]
+    return int(argument if place.dim is None else argument.shape[place.dim])
+
+
+def forbid_overlap(lifted: Lifted, arguments: Sequence[Any], written: Sequence[int]) -> None:
+    """Refuses inputs that share memory with one that is written to, now and by a guard of Dynamo's at later calls.
+
+    A library reads and writes in an order of its own.
+    """
+    if not written:
+        return
+    inputs = [*(arguments[at] for at in lifted.tensors), *lifted.held]
+    spans = [_span(t) for t in inputs]
+    for at in written:
+        for other, span in enumerate(spans):
+            if other != at and spans[at][0] < span[1] and span[0] < spans[at][1]:
+                raise NotStorableError("an input that is written to shares memory with another")
+    if len(inputs) > 1:
+        overlap = getattr(torch._guards, "StorageOverlap", None)
+        if overlap is None or lifted.held or None in lifted.origins:
+            raise NotStorableError("an input is written to, and no guard keeps others apart")
+        guards = torch._guards.TracingContext.get().guards_context.aotautograd_guards
+        guards.append(overlap([], list(lifted.origins)))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first byte and after the last."""
+    if not tensor.numel():
+        return 0, 0
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.element_size()
+
+
+def try_out(
+    lifted: Lifted,
+    call: GraphCall,
+    eager: Callable[..., Any],
+    arguments: Sequence[Any],
+    written: Sequence[int],
+) -> None:
+    """Runs a new library beside the graph that it was made of, on the same inputs; those that it writes to are copied.
+
+    Raises `NotStorableError` where it gives other numbers, shapes or strides, or outputs that share memory otherwise: then
+    the compiler has broken a promise, or one was asked of it that it does not give.
+    """
+    places = {lifted.tensors[at] for at in written if at < len(lifted.tensors)}
+    mine, theirs = ([_copied(a) if at in places else a for at, a in enumerate(arguments)] for _ in (0, 1))
+    with torch._guards.tracing(None):
+        results, expected = call(*mine), _flat(eager(*theirs))
+    for at, (result, wanted) in enumerate(zip(results, expected, strict=True)):
+        fault = _difference(result, wanted)
+        if fault:
+            raise NotStorableError(f"output {at} of the library differs from eager: {fault}")
+    for at in places:
+        fault = _difference(mine[at], theirs[at])
+        if fault:
+            raise NotStorableError(f"what the library writes to input {at} differs: {fault}")
+    if _sharing(results, mine) != _sharing(expected, theirs):
+        raise NotStorableError("an output shares memory otherwise than in eager")
+
+
+def _flat(results: Any) -> Sequence[Any]:
+    return results if isinstance(results, tuple | list) else (results,)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor.detach())
+
+
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
+"""Largest norm of the difference, of that of the result. It tells another computation from another order of rounding."""
+_ROUGH = 5e-2
+
+
+def _difference(result: Any, wanted: Any) -> str:
+    if not isinstance(wanted, torch.Tensor):
+        return "" if type(result) is type(wanted) and result == wanted else f"{result!r}"
+    if result.dtype != wanted.dtype or result.device != wanted.device:
+        return f"{result.dtype} on {result.device} instead of {wanted.dtype} on {wanted.device}"
+    if result.shape != wanted.shape or _strides(result) != _strides(wanted):
+        shown = [f"shape {tuple(t.shape)}, strides {t.stride()}" for t in (result, wanted)]
+        return f"{shown[0]} instead of {shown[1]}"
+    if result.is_inference() != wanted.is_inference() or result.requires_grad != wanted.requires_grad:
+        return "another kind of tensor for autograd"
+    return _distance(result.detach(), wanted.detach())
+
+
+def _distance(result: torch.Tensor, wanted: torch.Tensor) -> str:
+    if not wanted.is_floating_point() and not wanted.is_complex():
+        return "" if torch.equal(result, wanted) else "other values"
+    wide = torch.complex128 if wanted.is_complex() else torch.float64
+    one, two = result.to(wide), wanted.to(wide)
+    finite = torch.isfinite(two)
+    if not torch.equal(torch.isfinite(one), finite) or not torch.equal(one.isnan(), two.isnan()):
+        return "other values are infinite or not a number"
+    one, two = one[finite], two[finite]
+    distance, size = float((one - two).norm()), float(two.norm())
+    if distance > _TOLERANCE.get(wanted.dtype, _ROUGH) * size:
+        return f"{distance:.3g} away from a result of norm {size:.3g}"
+    return ""
+
+
+def _strides(tensor: torch.Tensor) -> Sequence[int]:
+    """The strides that matter: where there is but one element, none does."""
+    if not tensor.numel():
+        return []
+    return [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+
+
+def _sharing(results: Sequence[Any], arguments: Sequence[Any]) -> Sequence[Any]:
+    """For each output, the arguments and outputs with memory of which it is."""
+    memory = [
+        t.untyped_storage().data_ptr() if isinstance(t, torch.Tensor) and t.numel() else None
+        for t in (*arguments, *results)
+    ]
+    own = memory[len(arguments) :]
+    return [[at for at, m in enumerate(memory) if m == mine and m] for mine in own]

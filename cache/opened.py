@@ -1,0 +1,108 @@
+"""`open_cache`: from the cache section of a contract to the store, the locks and the limits that it asks for."""
+
+import os
+
+import attrs
+
+from graphspec.cache.counting import Counters, CountingStore
+from graphspec.cache.disk import DiskStore
+from graphspec.cache.entry import Signer, Trust
+from graphspec.cache.location import locate
+from graphspec.cache.locks import KeyLocks
+from graphspec.cache.store import DisabledStore, Lookup, Store
+from graphspec.cache.units import EntryKey
+from graphspec.config.cache import CacheConfig
+
+OFFLINE = "GRAPHSPEC_OFFLINE"
+
+
+@attrs.frozen(kw_only=True)
+class OpenCache:
+    """A cache that is ready for use. `disk` is its folder, None where that is not used.
+
+    `problem` says why nothing can be stored, `note` where the folder is if nobody chose it; both are sentences or empty.
+    """
+
+    root: str
+    store: Store
+    locks: KeyLocks
+    disk: DiskStore | None
+    config: CacheConfig
+    counters: Counters
+    note: str = ""
+    problem: str = ""
+
+    @property
+    def offline(self) -> str | None:
+        """The folder to explain misses from, where compiling is forbidden."""
+        forbidden = self.config.offline or os.environ.get(OFFLINE, "0") not in ("", "0")
+        return self.root if forbidden else None
+
+    def look(self, key: EntryKey) -> Lookup:
+        """What the folder holds under a key, without touching anything. Remote places are not asked."""
+        return self.disk.look(key) if self.disk is not None else self.store.get(key)
+
+    def why_not_stored(self) -> str:
+        """Why entries cannot be stored, in a sentence, or an empty text. Tries it."""
+        return self.disk.problem() if self.disk is not None else self.problem
+
+
+def open_cache(config: CacheConfig, cache_dir: str | None = None) -> OpenCache:
+    """The cache that `config` describes. Nothing is created before the first put.
+
+    A folder that others could have written to is not used, and `problem` says so, unless the config names whose
+    signatures to trust. Raises `UntrustedError` for a file of keys that is not as it should be.
+    """
+    place, counters = locate(cache_dir), Counters()
+    signer, trust = _keys(config)
+    problem = "" if trust is not None or not config.enabled else _folder_problem(place.folder)
+    disk: DiskStore | None = None
+    if not config.enabled:
+        store: Store = DisabledStore("the cache is switched off")
+    elif problem:
+        store = DisabledStore(problem, problem=True)
+    else:
+        disk = DiskStore(place.folder, durable=config.durable, signer=signer, trust=trust)
+        store = _levels(disk, config, signer, trust)
+    return OpenCache(
+        root=place.folder,
+        store=CountingStore(store, counters),
+        locks=KeyLocks(place.folder),
+        disk=disk,
+        config=config,
+        counters=counters,
+        note=place.note,
+        problem=problem,
+    )
+
+
+def _keys(config: CacheConfig) -> tuple[Signer | None, Trust | None]:
+    if config.trust is None and config.signing_key is None:
+        return None, None
+    from graphspec.cache.signing import SigningKey, read_public_keys, trust_in
+
+    signer = SigningKey.load(config.signing_key) if config.signing_key else None
+    return signer, trust_in(read_public_keys(config.trust)) if config.trust else None
+
+
+def _folder_problem(folder: str) -> str:
+    from graphspec.cache.trust import folder_problem
+
+    return folder_problem(folder)
+
+
+def _levels(
+    disk: DiskStore, config: CacheConfig, signer: Signer | None, trust: Trust | None
+) -> Store:
+    from graphspec.cache.bounded import BoundedStore
+    from graphspec.cache.evict import Caps
+
+    caps = Caps(max_bytes=config.max_bytes, max_entries=config.max_entries)
+    bounded = BoundedStore(disk, caps)
+    if not config.remote:
+        return bounded
+    from graphspec.cache.layers import LayeredStore
+    from graphspec.cache.remote_url import remote_store
+
+    remote = (remote_store(url, signer=signer, trust=trust) for url in config.remote)
+    return LayeredStore((bounded, *remote))

@@ -1,0 +1,25 @@
+"""Fixtures of the fault tests: small file systems that are really mounted."""
+
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Makes a small tmpfs with the given options, and unmounts it afterwards."""
+    made = []
+
+    def mount(options):
+        folder = tmp_path / f"mount{len(made)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        ran = subprocess.run(command, check=False, capture_output=True)
+        if ran.returncode:
+            pytest.skip(f"this machine does not let the test mount a tmpfs: {ran.stderr!r}")
+        made.append(folder)
+        return folder
+
+    yield mount
+    for folder in made:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -1,0 +1,162 @@
+"""Random signatures and random tensors: the check accepts what a plain reading of the signature accepts, call after call."""
+
+import contextlib
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphspec.cache.signature import Signature
+from graphspec.errors import SignatureError
+
+DTYPES = ("float32", "bfloat16", "int64", "bool", "complex64")
+NAMES = {"rows": (1, 4), "n": (0, 3), "one": (1, 1)}
+
+dimensions = st.one_of(
+    st.integers(0, 3), st.sampled_from([(name, *ends) for name, ends in NAMES.items()])
+)
+signatures = st.lists(
+    st.fixed_dictionaries(
+        {"dtype": st.sampled_from(DTYPES), "shape": st.lists(dimensions, max_size=3)}
+    ),
+    max_size=4,
+).map(lambda inputs: [{"name": f"i{at}", **i} for at, i in enumerate(inputs)])
+
+
+def accepted(inputs, signature):
+    """The meaning of a signature, property by property, with nothing learned and nothing fast."""
+    sizes = {}
+    return len(inputs) == len(signature) and all(
+        right(tensor, wanted, sizes) for tensor, wanted in zip(inputs, signature, strict=True)
+    )
+
+
+def right(tensor, wanted, sizes):
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return False
+    if tensor.is_nested or str(tensor.dtype) != f"torch.{wanted['dtype']}":
+        return False
+    if tensor.device.type != "cpu" or len(tensor.shape) != len(wanted["shape"]):
+        return False
+    for size, dim in zip(tensor.shape, wanted["shape"], strict=True):
+        name, low, high = dim if isinstance(dim, tuple) else ("", dim, dim)
+        if not low <= size <= high or (name and sizes.setdefault(name, size) != size):
+            return False
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return False
+    return tensor.numel() == 0 or (contiguous(tensor) and tensor.data_ptr() != 0)
+
+
+def contiguous(tensor):
+    """The elements lie one after the other: element number n, counted along the last dimension, is n places on."""
+    places = [0]
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = [place + at * stride for place in places for at in range(size)]
+    return places == list(range(tensor.numel()))
+
+
+def freed(tensor):
+    copy = tensor.clone()
+    copy.untyped_storage().resize_(0)
+    return copy
+
+
+def loose(tensor):
+    """Equal, with other strides in the dimensions of one element."""
+    strides = [
+        7 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def spread(tensor):
+    """Equal, with a gap after each element of the last dimension."""
+    return tensor.repeat_interleave(2, dim=-1)[..., ::2] if tensor.dim() else tensor
+
+
+def inference(tensor):
+    with torch.inference_mode():
+        return tensor.clone()
+
+
+def gradient(tensor):
+    differentiable = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.clone().requires_grad_() if differentiable else tensor
+
+
+def negated(tensor):
+    """Equal, and a view of the negative: torch resolves it before a kernel sees it."""
+    return torch._neg_view(-tensor) if tensor.is_floating_point() else tensor
+
+
+def expanded(tensor):
+    return tensor[:1].expand(tensor.shape) if tensor.dim() and len(tensor) else tensor
+
+
+CHANGES = {
+    "nothing": lambda t: t,
+    "a copy": torch.clone,
+    "a lazy copy": torch._lazy_clone,
+    "the middle of another": lambda t: torch.cat([t.flatten(), t.flatten()])[t.numel() :].view(
+        t.shape
+    ),
+    "a parameter": lambda t: torch.nn.Parameter(t, requires_grad=False),
+    "an inference tensor": inference,
+    "a gradient": gradient,
+    "loose strides": loose,
+    "gaps": spread,
+    "transposed": lambda t: t.transpose(0, -1) if t.dim() else t,
+    "transposed and whole": lambda t: t.transpose(0, -1).contiguous() if t.dim() else t,
+    "expanded": expanded,
+    "one dimension more": lambda t: t[None],
+    "one dimension less": lambda t: t.flatten(),
+    "a row more": lambda t: torch.cat([t, t[:1]]) if t.dim() else t,
+    "a row less": lambda t: t[1:] if t.dim() else t,
+    "another type": lambda t: t.to(torch.complex128 if t.is_complex() else torch.float64),
+    "negated": negated,
+    "conjugated": lambda t: t.conj(),
+    "meta": lambda t: t.to("meta"),
+    "sparse": lambda t: t.to_sparse() if t.dim() else t,
+    "zero": lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype),
+    "freed": freed,
+    "an array": lambda t: t.tolist(),
+    "nothing at all": lambda t: None,
+}
+MODES = {
+    "recording": contextlib.nullcontext,
+    "no grad": torch.no_grad,
+    "inference": torch.inference_mode,
+}
+
+
+@st.composite
+def calls(draw, signature):
+    """The inputs of one call: right ones, and changes to some."""
+    sizes = {name: draw(st.integers(*ends), label=name) for name, ends in NAMES.items()}
+    inputs = []
+    for wanted in signature:
+        shape = [sizes[d[0]] if isinstance(d, tuple) else d for d in wanted["shape"]]
+        inputs.append(torch.ones(shape).to(getattr(torch, wanted["dtype"])))
+    for at in (
+        draw(st.lists(st.integers(0, len(inputs) - 1), max_size=2, unique=True)) if inputs else ()
+    ):
+        inputs[at] = CHANGES[draw(st.sampled_from(sorted(CHANGES)))](inputs[at])
+    if draw(st.integers(0, 9)) == 0:
+        inputs = [*inputs, *inputs[:1]] if draw(st.booleans()) else inputs[1:]
+    return inputs
+
+
+@given(st.data())
+def test_the_check_accepts_what_a_plain_reading_accepts(data):
+    """Whatever earlier calls have taught it, each call is judged by the signature alone."""
+    wanted = data.draw(signatures)
+    signature = Signature("random", wanted, "cpu")
+    for _ in range(data.draw(st.integers(1, 6))):
+        inputs = data.draw(calls(wanted))
+        with MODES[data.draw(st.sampled_from(sorted(MODES)))]():
+            try:
+                signature.check(inputs)
+                found = True
+            except SignatureError:
+                found = False
+            assert found == accepted(inputs, wanted)
