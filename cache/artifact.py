@@ -97,7 +97,7 @@ def load_artifact(entry: Entry, *, single_threaded: bool = False) -> Artifact:
     device = str(metadata["device"])
     try:
         runner = open_library(entry.payload, device, single_threaded=single_threaded)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise CacheError(
             Problem(
                 where=f"unit {metadata['unit']}",

@@ -12,7 +12,14 @@ from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry, Trust
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.config.device import CpuIsa, DeviceConfig, Target
-from graphspec.errors import BundleError, CacheUnusableError, EnvironmentProblem, Problem
+from graphspec.errors import (
+    BundleError,
+    CacheError,
+    CacheUnusableError,
+    EnvironmentProblem,
+    Problem,
+    UntrustedError,
+)
 from graphspec.keys.compare import Difference, compare, describe, parts
 
 _SETTINGS = ("environment", "torch_state")
@@ -77,11 +84,17 @@ def import_bundle(
         problem = store.problem()
         if problem:
             raise _unusable(problem)
-        done = tuple(_store(bundle.load(listed, entry_trust), store) for listed in bundle.entries)
+        done: list[ImportedEntry] = []
+        for listed in bundle.entries:
+            try:
+                entry = bundle.load(listed, entry_trust)
+            except (BundleError, UntrustedError) as error:
+                raise _changed(error, len(done), bundle) from None
+            done.append(_store(entry, store))
     return Imported(
         path=path,
         folder=store.root,
-        entries=done,
+        entries=tuple(done),
         notes=notes,
         created_by=bundle.created_by,
         signer=bundle.seal.public_key if bundle.seal is not None else None,
@@ -198,6 +211,17 @@ def _store(entry: Entry, store: DiskStore) -> ImportedEntry:
         outcome = "imported" if stored.written else "present"
     unit = str(entry.metadata.get("unit", ""))
     return ImportedEntry(digest=entry.key.digest, unit=unit, outcome=outcome, reason=stored.reason)
+
+
+def _changed(error: CacheError, done: int, bundle: Bundle) -> BundleError:
+    return BundleError(
+        Problem(
+            where=bundle.where,
+            found=f"a file that changed after it was checked: {error.problems[0].found}",
+            wanted="a file that nobody writes to while it is imported",
+            hint=f"{done} of {len(bundle.entries)} entries are stored, each of them whole; import it again for the rest",
+        )
+    )
 
 
 def _unusable(reason: str) -> CacheUnusableError:

@@ -231,7 +231,9 @@ class DiskStore:
         inner = [os.path.join(self.root, name) for name in ("tmp", "entries")]
         for folder in (self.root, *inner, *more):
             if make_folder(folder):
-                self._synced = {known for known in self._synced if not known[0].startswith(folder)}
+                # It may have the number of one that was removed. With the root, folders above it may be new as well.
+                above = folder if folder != self.root else ""
+                self._synced = {known for known in self._synced if not known[0].startswith(above)}
         if not self._swept:
             self._swept = True
             for folder in inner:

@@ -287,7 +287,7 @@ class _Lift:
         value = _value(node)
         source = getattr(node.args[0], "meta", {}).get("grapharg") if node.args else None
         if node.target == "item" and getattr(source, "pass_arg_as_tensor", False):
-            name, hint = str(source.source.name), float(value.node.require_hint())
+            name, now = str(source.source.name), float(value.node.hint)
             frame = getattr(torch._guards.CompileContext.current_compile_id(), "frame_id", None)
             if value.node.maybe_as_float() is None and not self._varying.is_constant(
                 str(frame), name, now
@@ -364,7 +364,7 @@ def _is_numeric(node: Node) -> bool:
 
 def hint(size: Any) -> int:
     """The size that a dynamic size has in the call that is being compiled for."""
-    return int(size.node.require_hint()) if isinstance(size, torch.SymInt) else int(size)
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def _flat(value: Any) -> Sequence[Any]:

@@ -129,7 +129,7 @@ class _Run:
         demands = entry.metadata["demands"]
         sizes = self.lifted.sizes
         # First as plain numbers: what is asked of torch's symbols becomes a guard, even if it does not hold.
-        if not hold(demands, [hint(s) for s in sizes]) or not hold(demands, sizes):
+        if not hold(demands, [s if s is None else hint(s) for s in sizes]) or not hold(demands, sizes):
             self.is_for_others = True
             return None
         written = [int(at) for at in entry.metadata["written"]]

@@ -111,11 +111,17 @@ def _exported(graph: GraphModule, signature: Any, environment: Any) -> torch.exp
         graph=graph.graph,
         graph_signature=ExportGraphSignature(input_specs=inputs, output_specs=specs),
         state_dict={},
-        range_constraints=dict(environment.var_to_range),
+        range_constraints={s: environment.var_to_range[s] for s in _symbols(graph)},
         module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
         example_inputs=None,
         constants=constants,
     )
+
+
+def _symbols(graph: GraphModule) -> Sequence[Any]:
+    values = (n.meta["val"] for n in graph.graph.find_nodes(op="placeholder"))
+    sizes = (s for v in values for s in (*v.shape, *v.stride()) if isinstance(s, torch.SymInt))
+    return list(dict.fromkeys(f for s in sizes for f in sorted(s.node.expr.free_symbols, key=str)))
 
 
 def _lift_constants(graph: GraphModule) -> dict[str, torch.Tensor]:

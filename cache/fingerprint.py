@@ -117,8 +117,9 @@ class _Text:
             return expression
         free = sorted(expression.free_symbols, key=str)
         for symbol in free:
-            known = sympy.Symbol(f"d{len(self._symbols)}", integer=True)
-            self._symbols.setdefault(symbol, known)
+            # Of its kind: a fraction would be found unequal to any value of an integer.
+            kind = {"integer": True} if symbol.is_integer else {"real": True}
+            self._symbols.setdefault(symbol, sympy.Symbol(f"d{len(self._symbols)}", **kind))
         return expression.xreplace({s: self._symbols[s] for s in free})
 
     def numbered(self) -> Sequence[sympy.Symbol]:

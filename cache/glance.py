@@ -89,7 +89,12 @@ def _quick(header: bytes) -> Mapping[str, Any]:
 
 
 _FACTS = frozenset((b"unit", b"device", b"compile_seconds", b"torch"))
-_PLAIN: Mapping[bytes, Callable[[str], Any]] = {b"s": str, b"f": float.fromhex, b"i": int}
+_PLAIN: Mapping[bytes, Callable[[str], Any]] = {
+    b"s": str,
+    b"f": float.fromhex,
+    b"i": int,
+    b"I": lambda text: int(text, 16),
+}
 _Place = tuple[bytes, int, int]
 """Tag of a value, and where its body begins and ends."""
 
@@ -130,8 +135,9 @@ def _text(value: Any) -> str | None:
 
 
 def _seconds(value: Any) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        return None
     try:
-        seconds = float(value) if isinstance(value, int | float) else -1.0
+        return float(value)
     except OverflowError:
         return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None

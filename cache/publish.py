@@ -56,14 +56,19 @@ def sync_file(path: str) -> None:
 def make_folder(path: str) -> bool:
     """Makes a folder and those above it, for this user only. False where it is there."""
     try:
+        return _made(path)
+    except FileNotFoundError:
+        make_folder(os.path.dirname(path))
+        return _made(path)
+
+
+def _made(path: str) -> bool:
+    try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         if not os.path.isdir(path):
             raise
         return False
-    except FileNotFoundError:
-        make_folder(os.path.dirname(path))
-        return make_folder(path)
     return True
 
 
@@ -106,7 +111,7 @@ def why(error: OSError, root: str) -> str:
         errno.EPERM: "permission is denied",
         errno.ENOTDIR: "a file lies where a folder should be",
         errno.EEXIST: "a file lies where a folder should be",
-        errno.ENOENT: "a folder or file in it was removed meanwhile",
+        errno.ENOENT: "a folder or file of it is not there",
         errno.EXDEV: "its folders tmp and entries lie on different file systems",
     }
     text = known.get(error.errno or 0, error.strerror or str(error))

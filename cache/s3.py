@@ -123,19 +123,20 @@ class S3Blobs:
 
     def _read(self, body: Any, size: int) -> memoryview:
         data = bytearray(size)
-        view, done = memoryview(data), 0
+        done = 0
         latest = time.monotonic() + self._timeout_s + size / _SLOWEST_BYTES_PER_S
         while done < size:
             try:
-                count = body.readinto(view[done : done + _CHUNK_BYTES])
+                chunk = body.read(min(_CHUNK_BYTES, size - done))
             except Exception as error:
                 raise _failure(error) from None
-            if not count:
+            if not chunk:
                 raise TierError(f"the object broke off after {done} of {size} bytes")
-            done += count
+            data[done : done + len(chunk)] = chunk
+            done += len(chunk)
             if time.monotonic() > latest:
                 raise TierError(f"too slow: {done} of {size} bytes came in time")
-        return view.toreadonly()
+        return memoryview(data).toreadonly()
 
     def _call(self, operation: str, **parameters: Any) -> Any:
         try:

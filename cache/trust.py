@@ -7,12 +7,11 @@ trusted by everybody, since root can do anything anyway; root trusts nobody else
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.store import Lookup, Outcome, Stored
+from graphspec.cache.store import Lookup, Outcome, Store, Stored, set_aside
 from graphspec.cache.units import EntryKey
 from graphspec.errors import Problem, UntrustedError
 
@@ -61,33 +60,34 @@ def file_problem(facts: os.stat_result, *, uid: int | None = None) -> str:
 
 
 class PrivateStore:
-    """A `DiskStore` in private mode: an entry whose file somebody else owns, or could have written, is set aside unread.
+    """A folder store in private mode: an entry whose file somebody else owns, or could have written, is set aside unread.
 
-    The folder itself is checked once, with `require_private`. Then nobody else can put another file in the place of one
-    that was looked at.
+    `path_of` is where the folder keeps an entry. The folder itself is checked once, with `require_private`. Then nobody
+    else can put another file in the place of one that was looked at.
     """
 
-    def __init__(self, store: DiskStore) -> None:
-        self._store = store
+    def __init__(self, inner: Store, path_of: Callable[[EntryKey], str]) -> None:
+        self._inner = inner
+        self._path_of = path_of
 
     def get(self, key: EntryKey) -> Lookup:
         """What the folder has, if its file is this user's."""
         try:
-            problem = file_problem(os.stat(self._store.path_of(key)))
+            problem = file_problem(os.stat(self._path_of(key)))
         except OSError:
             problem = ""
         if problem:
-            self._store.set_aside(key, problem)
+            self.set_aside(key, problem)
             return Lookup(outcome=Outcome.CORRUPT, reason=problem)
-        return self._store.get(key)
+        return self._inner.get(key)
 
     def put(self, entry: Entry) -> Stored:
         """Stores an entry in the folder."""
-        return self._store.put(entry)
+        return self._inner.put(entry)
 
     def set_aside(self, key: EntryKey, reason: str) -> None:
         """Moves the entry of `key` to the quarantine."""
-        self._store.set_aside(key, reason)
+        set_aside(self._inner, key, reason)
 
 
 class _LoopError(OSError):

@@ -70,10 +70,13 @@ class CompileUnit:
 
 @attrs.frozen
 class EntryKey:
-    """Identity of a stored entry: canonical text, and its xxh3-128 in hexadecimal, which names the file."""
+    """Identity of a stored entry: canonical text, and its xxh3-128 in hexadecimal, which names the file.
+
+    A digest that is anything else, such as a path that leads out of the folder, is a ValueError.
+    """
 
     text: bytes
-    digest: str
+    digest: str = attrs.field(validator=attrs.validators.matches_re("[0-9a-f]{32}"))
 
 
 class UnitSource(Protocol):

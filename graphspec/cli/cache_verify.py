@@ -1,5 +1,6 @@
 """``graphspec cache verify``: every entry read whole, or the units of a config compiled anew and compared."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from graphspec.cli.common import (
 if TYPE_CHECKING:
     from graphspec.cache.check import Checked
     from graphspec.cache.recompile import Recompiled
+    from graphspec.cache.units import CompileUnit
 
 
 @click.command("verify")
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     "--config", metavar="FILE", help="With --recompile: config file; - for standard input."
 )
 @set_option
+@click.option(
+    "--unit", "units", multiple=True, metavar="NAME", help="Only this unit. Can be repeated."
+)
 def verify(
     cache_dir: str | None,
     as_json: bool,
@@ -45,6 +50,7 @@ def verify(
     anew: bool,
     config: str | None,
     settings: tuple[str, ...],
+    units: tuple[str, ...],
 ) -> int:
     """Read every entry whole: sizes, digests, and key against name. Exit code 1 when one cannot be used.
 
@@ -54,14 +60,14 @@ def verify(
 
     root = cache_folder(cache_dir)
     if not anew:
-        if config is not None or settings:
-            raise click.UsageError("--config and --set go with --recompile")
+        if config is not None or settings or units:
+            raise click.UsageError("--config, --set and --unit go with --recompile")
         return _check(root, as_json, repair, trust)
     if config is None:
         raise click.UsageError("--recompile needs --config")
     if repair or trust is not None:
         raise click.UsageError("--repair and --trust do not go with --recompile")
-    return _recompile(root, as_json, config, settings)
+    return _recompile(root, as_json, config, settings, units)
 
 
 def _check(root: str, as_json: bool, repair: bool, trust: str | None) -> int:
@@ -91,7 +97,9 @@ def _print_checked(found: "Checked") -> None:
     )
 
 
-def _recompile(root: str, as_json: bool, config: str, settings: tuple[str, ...]) -> int:
+def _recompile(
+    root: str, as_json: bool, config: str, settings: tuple[str, ...], names: tuple[str, ...]
+) -> int:
     from graphspec.api import load
     from graphspec.cache.disk import DiskStore
     from graphspec.cache.recompile import recompile
@@ -99,7 +107,7 @@ def _recompile(root: str, as_json: bool, config: str, settings: tuple[str, ...])
 
     spec = load(config, settings)
     results = recompile(
-        load_program(spec).units(),
+        _named(load_program(spec).units(), names),
         spec,
         DiskStore(root),
         listener=(lambda result: None) if as_json else _print_recompiled,
@@ -110,6 +118,16 @@ def _recompile(root: str, as_json: bool, config: str, settings: tuple[str, ...])
     else:
         click.echo(f"{equal} of {len(results)} units compile to the bytes in {visible(root)}")
     return FINE if equal == len(results) else FINDINGS
+
+
+def _named(units: "Sequence[CompileUnit]", names: tuple[str, ...]) -> "Sequence[CompileUnit]":
+    from graphspec.text import did_you_mean
+
+    known = [u.name for u in units]
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"no unit {name!r}; {did_you_mean(name, known)}")
+    return [u for u in units if not names or u.name in names]
 
 
 def _print_recompiled(result: "Recompiled") -> None:

@@ -124,7 +124,8 @@ def decode(data: bytes) -> Any:
     Raises `KeyFactorError` when the bytes are not one canonical value.
     """
     try:
-        value, end = _read(data, 0)
+        # A view: a slice of bytes is a copy, and nested values would be copied once a level.
+        value, end = _read(memoryview(data), 0)
         if end != len(data):
             raise ValueError(f"{len(data) - end} bytes follow the value")
         if encode_decoded(value) != data:
@@ -156,23 +157,26 @@ def encode_decoded(value: Any) -> bytes:
     return encode(value)
 
 
-def _read(data: bytes, at: int) -> tuple[Any, int]:
-    tag = data[at : at + 1]
-    colon = data.index(b":", at)
-    digits = data[at + 1 : colon]
-    if not digits.isdigit() or len(digits) > 12:
+def _read(data: memoryview, at: int) -> tuple[Any, int]:
+    head = bytes(data[at : at + _HEAD])
+    colon = head.index(b":")
+    tag, digits = head[:1], head[1:colon]
+    if not digits.isdigit():
         raise ValueError(f"no length at byte {at + 1}")
-    end = colon + 1 + int(digits)
+    end = at + colon + 1 + int(digits)
     if end > len(data):
         raise ValueError(f"the value at byte {at} runs past the end")
-    return _BODIES[tag](data[colon + 1 : end]) if tag in _BODIES else _unknown(tag, at), end
+    body = data[at + colon + 1 : end]
+    if tag in _NESTED:
+        return _NESTED[tag](body), end
+    return _BODIES[tag](bytes(body)) if tag in _BODIES else _unknown(tag, at), end
 
 
 def _unknown(tag: bytes, at: int) -> Any:
     raise ValueError(f"unknown tag {tag!r} at byte {at}")
 
 
-def _sequence(body: bytes) -> list[Any]:
+def _sequence(body: memoryview) -> list[Any]:
     items, at = [], 0
     while at < len(body):
         item, at = _read(body, at)
@@ -180,32 +184,49 @@ def _sequence(body: bytes) -> list[Any]:
     return items
 
 
-def _mapping(body: bytes) -> Mapping[Any, Any]:
+def _mapping(body: memoryview) -> Mapping[Any, Any]:
     items = _sequence(body)
-    return dict(zip(items[::2], items[1::2], strict=True))
+    return dict(zip(_hashable(items[::2]), items[1::2], strict=True))
 
 
-def _named(body: bytes) -> tuple[str, Any]:
+_FREE = 1 << 60
+_CROWD = 256
+
+
+def _hashable(items: list[Any]) -> list[Any]:
+    """The items, if a table of them is sure to be made in time: numbers and what holds them can be chosen so that their
+    hashes are equal, and a table of n such keys takes n squared steps. Hashes of text are secret."""
+    crowd = sum(
+        not (isinstance(i, str | bytes) or (isinstance(i, int) and abs(i) < _FREE)) for i in items
+    )
+    if crowd > _CROWD:
+        raise ValueError(f"a mapping or set of {crowd} members that are neither text nor small")
+    return items
+
+
+def _named(body: memoryview) -> tuple[str, Any]:
     items = _sequence(body)
     if len(items) != 2 or not isinstance(items[0], str):
         raise ValueError("a class name and one value were expected")
     return items[0], items[1]
 
 
-def _enum_name(body: bytes) -> EnumName:
+def _enum_name(body: memoryview) -> EnumName:
     cls, member = _named(body)
     if not isinstance(member, str | None):
         raise ValueError("the name of an enum's member was expected")
     return EnumName(cls, member)
 
 
-def _record(body: bytes) -> Record:
+def _record(body: memoryview) -> Record:
     cls, fields = _named(body)
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
         raise ValueError("fields by name were expected")
     return Record(cls, fields)
 
 
+_HEAD = 14
+"""Bytes within which a tag, a length of at most twelve digits and the colon are."""
 _BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
     b"n": lambda body: None,
     b"b": lambda body: body == b"1",
@@ -214,11 +235,13 @@ _BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
     b"f": lambda body: float("nan") if body == b"nan" else float.fromhex(body.decode()),
     b"s": lambda body: body.decode("utf-8"),
     b"x": bytes,
+    b"y": lambda body: DtypeName(body.decode()),
+}
+_NESTED: Mapping[bytes, Callable[[memoryview], Any]] = {
     b"e": _enum_name,
     b"o": _record,
-    b"y": lambda body: DtypeName(body.decode()),
     b"d": _mapping,
-    b"S": lambda body: frozenset(_sequence(body)),
+    b"S": lambda body: frozenset(_hashable(_sequence(body))),
     b"t": lambda body: tuple(_sequence(body)),
     b"l": _sequence,
 }

@@ -6,6 +6,7 @@ A put is recorded, and every state that the disk may be in after each of its ope
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,13 +16,13 @@ from graphspec.cache.store import Outcome
 from support.crash_actions import damage, no_links
 from support.entries import entry_of
 from support.faults import memory_folder
-from support.power import PAGE, record, write_tree
+from support.power import record, write_tree
 
 ENTRY = entry_of("a", bytes(range(256)) * 17)
-"""Of two pages, so that one may be on the disk without the other."""
+"""Of more than a page, so that one may be on the disk without the other."""
 NEIGHBOUR = entry_of("b", b"neighbour")
-STALE = pack(entry_of("stale", bytes(PAGE)))
-"""What blocks of the disk hold that were never written: here, worst of all, another whole entry."""
+STALE = pack(entry_of("s", bytes(len(ENTRY.payload))))
+"""What blocks of the disk hold that were never written: here, worst of all, another whole entry of the same size."""
 
 
 @pytest.fixture
@@ -148,6 +149,28 @@ def test_F02_each_put_of_a_durable_store_is_never_lost(base):
 
     moments = replayed(base, use)
     assert moments[-1][1] == {(Outcome.HIT, Outcome.HIT)}
+
+
+def test_F02_a_folder_that_has_the_number_of_a_removed_one_is_synced(base):
+    """File systems give numbers again: what a store knows to be on the disk must not be taken from the number alone."""
+    store = DiskStore(root_in(base), durable=True)
+    real = os.stat
+
+    def stat(path, **named):
+        facts = list(real(path, **named))
+        facts[1] = 7
+        return os.stat_result(facts)
+
+    def use():
+        store.put(entry_of("removed"))
+        shutil.rmtree(base / "user")
+        with mock.patch.object(os, "stat", stat):
+            assert store.put(ENTRY).written
+
+    with mock.patch.object(os, "stat", stat):
+        store.put(entry_of("before"))
+    moments = replayed(base, use)
+    assert of_entry(moments[-1][1]) == {Outcome.HIT}
 
 
 def test_F02_the_model_forgets_what_was_not_synced(base, tmp_path):

@@ -154,6 +154,26 @@ def test_F03_a_folder_that_cannot_be_synced_is_a_failed_put_and_is_tried_again(s
     assert ("fsync", folder) in calls
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["above the root", "in the root"])
+def test_F03_a_folder_above_the_root_that_may_not_be_opened_is_no_failure(
+    store, monkeypatch, inside
+):
+    """A user may pass through folders that he may not list: he did not make them. In the root it is a failed put."""
+    refused = os.path.join(store.root, "entries") if inside else os.path.dirname(store.root)
+    real, asked = os.open, []
+
+    def open_(path, *arguments):
+        if path == refused:
+            asked.append(path)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", open_)
+    stored = store.put(entry_of("a"))
+    assert asked
+    assert stored.failed is inside
+
+
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_F03_a_file_system_that_syncs_no_folders_is_taken_as_it_is(store, monkeypatch, number):
     """Some mounts refuse to sync a folder: they have nothing more to give, and the put is no failure."""

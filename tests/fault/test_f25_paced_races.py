@@ -201,3 +201,32 @@ def test_F25_a_put_that_finds_its_name_taken_and_then_free_stores_it(store, send
             assert reader.result() == WHOLE
     assert get("b") == WHOLE
     assert_clean(store, "a", "b")
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["and is replaced", "and is not replaced"])
+def test_F25_a_corrupt_entry_that_goes_in_the_middle_of_a_get(
+    store, send, get, monkeypatch, stored
+):
+    """It is gone when it is to be moved, and a good one there a moment later: no error, and the good one stays."""
+    path = store.path_of(key_of("a"))
+    os.truncate(path, 30)
+    real = os.rename
+
+    def rename(source, target):
+        if source == path:
+            monkeypatch.undo()
+            assert get()["outcome"] == "corrupt"
+        try:
+            real(source, target)
+        finally:
+            if stored:
+                with send(store.root, "put") as other:
+                    assert other.result()["written"]
+
+    monkeypatch.setattr(os, "rename", rename)
+    found = store.get(key_of("a"))
+    assert found.outcome in ((Outcome.HIT,) if stored else (Outcome.CORRUPT, Outcome.MISS))
+    assert "could not" not in found.reason
+    assert get() == (WHOLE if stored else MISS)
+    kept = os.listdir(os.path.join(store.root, "quarantine"))
+    assert len(kept) == 2

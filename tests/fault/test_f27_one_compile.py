@@ -6,10 +6,10 @@ from graphspec.cache.disk import DiskStore
 from support.cold_start import cold_start
 
 
-def test_F27_eight_processes_on_a_cold_key_compile_once(tiny_checkpoint, tmp_path):
+def test_F27_eight_processes_on_a_cold_key_compile_once(tmp_path):
     """All meet at the lock. The counter file has one line, seven get what the first has stored, all get equal bytes."""
     root = str(tmp_path / "cache")
-    (started,) = cold_start(str(tiny_checkpoint), root, together=True)
+    (started,) = cold_start(root, together=True)
     with open(os.path.join(root, "compiled"), encoding="utf-8") as counter:
         assert counter.read() == "round 0\n"
     assert sorted((s["outcome"], s["compiled"]) for s in started) == [

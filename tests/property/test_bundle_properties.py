@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from graphspec.errors import BundleError, UntrustedError
 from graphspec.keys.encoding import encode, encode_decoded
 from graphspec.keys.factors import digest
 from support.bundles import around, exported, manifest_of, unit_entry
+from support.faults import memory_folder
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.text("abc", max_size=4) | st.binary(max_size=4),
@@ -48,9 +50,10 @@ def whole(tmp_path_factory):
 
 
 @given(chosen=sets)
-def test_what_is_exported_comes_back(chosen, tmp_path_factory):
+def test_what_is_exported_comes_back(chosen):
     """Any entries, of keys that name a machine and of those that do not, are equal after a round trip."""
-    data = exported(tmp_path_factory.mktemp("any"), *chosen).read_bytes()
+    with memory_folder() as folder:
+        data = exported(Path(folder), *chosen).read_bytes()
     bundle = read_bundle(io.BytesIO(data))
     found = [bundle.load(listed) for listed in bundle.entries]
     assert found == sorted(chosen, key=lambda e: e.key.digest)
@@ -130,6 +133,11 @@ def test_arbitrary_promised_sizes_are_refused_and_nothing_else(sizes):
         read_bundle(around(b"d0:", b"", manifest=manifest, whole=whole))
 
 
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory):
+    return tmp_path_factory.mktemp("keys") / "file"
+
+
 key_lines = (
     st.binary(max_size=80)
     | st.text(max_size=40).map(lambda t: f"{LINE} {t}".encode())
@@ -141,9 +149,9 @@ key_lines = (
 
 
 @given(lines=st.lists(key_lines, max_size=5))
-def test_arbitrary_key_files_are_read_or_refused_and_nothing_else(lines, tmp_path_factory):
+def test_arbitrary_key_files_are_read_or_refused_and_nothing_else(lines, key_file):
     """Any lines in a key file, of either kind, give keys or an UntrustedError whose problems name the file."""
-    path = tmp_path_factory.mktemp("keys") / "file"
+    path = key_file
     path.write_bytes(b"\n".join(lines))
     path.chmod(0o600)
     for read in (SigningKey.load, read_public_keys):

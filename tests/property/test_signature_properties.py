@@ -74,6 +74,14 @@ def spread(tensor):
     return tensor.repeat_interleave(2, dim=-1)[..., ::2] if tensor.dim() else tensor
 
 
+def padded(tensor):
+    """Equal, with a gap after each row."""
+    if not tensor.dim():
+        return tensor
+    wide = torch.cat([tensor, tensor, tensor], dim=-1)
+    return wide[..., : tensor.shape[-1]]
+
+
 def inference(tensor):
     with torch.inference_mode():
         return tensor.clone()
@@ -105,6 +113,7 @@ CHANGES = {
     "a gradient": gradient,
     "loose strides": loose,
     "gaps": spread,
+    "padding": padded,
     "transposed": lambda t: t.transpose(0, -1) if t.dim() else t,
     "transposed and whole": lambda t: t.transpose(0, -1).contiguous() if t.dim() else t,
     "expanded": expanded,

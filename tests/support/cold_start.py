@@ -1,7 +1,8 @@
-"""Eight processes that start on a cold key at once. Run as ``python -m support.cold_start``; it prints what became of each.
+"""Several processes that start on a cold key at once. Run as ``python -m support.cold_start``; it prints what became of each.
 
-Arguments: checkpoint folder, cache folder, processes, rounds, and "together" or "apart". Each round has a key of its own. In
-"together" whoever compiles waits until all others have been refused the lock, so that all of them met.
+Arguments: cache folder, processes, rounds, and "together" or "apart". Each round has a key of its own. In "together" whoever
+compiles waits until all others have been refused the lock, so that all of them met. Keys, tracing, compiling and
+loading are stand-ins that need no torch; the store, the locks and all that `load_or_compile` makes of them are real.
 """
 
 import contextlib
@@ -10,26 +11,27 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
 
 from graphspec.cache import load
 from graphspec.cache.disk import DiskStore
-from graphspec.cache.load import load_or_compile
+from graphspec.cache.load import Keyed, load_or_compile
 from graphspec.cache.locks import KeyLocks
 from graphspec.cache.units import CompileUnit, EntryKey
-from graphspec.config.engine import EngineConfig
-from support import fake_compiler, toy
+from graphspec.keys.scope import Scope
+from support.entries import key_of
 from support.processes import TESTS
 
 
 def cold_start(
-    checkpoint: str, root: str, *, processes: int = 8, rounds: int = 1, together: bool = False
+    root: str, *, processes: int = 8, rounds: int = 1, together: bool = False
 ) -> Sequence[Sequence[Mapping[str, Any]]]:
     """For each round and process: outcome, reason, whether it compiled, and the library it got, in a list of lists."""
-    arguments = [checkpoint, root, str(processes), str(rounds), "together" if together else "apart"]
+    arguments = [root, str(processes), str(rounds), "together" if together else "apart"]
     ran = subprocess.run(
         [sys.executable, "-m", "support.cold_start", *arguments],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
@@ -45,17 +47,16 @@ def cold_start(
 
 @attrs.frozen
 class _Meeting:
-    """What the processes of a cold start share."""
+    """What the processes of a cold start share. `refused` counts those that were refused the lock."""
 
     barrier: Any
     refused: Any
-    """A semaphore that each process raises once a round when it is refused the lock."""
     together: bool
     others: int
 
 
 class _CountedLocks:
-    """The locks of a folder; the first refusal of a round is told to whoever compiles."""
+    """The locks of a folder; the first refusal is told to whoever compiles."""
 
     def __init__(self, root: str, meeting: _Meeting) -> None:
         self._locks = KeyLocks(root)
@@ -71,9 +72,33 @@ class _CountedLocks:
             yield free
 
 
-def _start(root: str, spec: Any, rounds: int, meeting: _Meeting) -> Sequence[Mapping[str, Any]]:
-    scale, _ = toy.program(spec).units()
+class _Compiler:
+    def __init__(self, compile: Callable[[CompileUnit], bytes]) -> None:
+        self._compile = compile
 
+    def __enter__(self) -> "_Compiler":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def compile(self, unit: CompileUnit, traced: Any) -> Any:
+        return SimpleNamespace(library=self._compile(unit), seconds=1.0, provenance={}, demands=())
+
+
+def _stand_in(compile: Callable[[CompileUnit], bytes]) -> None:
+    load.keyed_units = lambda units, spec: [Keyed(unit=u, key=key_of(u.name)) for u in units]
+    load._Run._compiler = lambda run: _Compiler(compile)
+    for name, function in (
+        ("trace", lambda unit, spec, device: SimpleNamespace(outputs=(), reads=())),
+        ("load_artifact", lambda entry, **options: bytes(entry.payload)),
+    ):
+        module = ModuleType(name)
+        setattr(module, name, function)
+        sys.modules[f"graphspec.cache.{name.removeprefix('load_')}"] = module
+
+
+def _start(root: str, rounds: int, meeting: _Meeting) -> Sequence[Mapping[str, Any]]:
     def compile(unit: CompileUnit) -> bytes:
         with open(os.path.join(root, "compiled"), "ab", buffering=0) as counter:
             counter.write(unit.name.encode() + b"\n")
@@ -83,49 +108,50 @@ def _start(root: str, spec: Any, rounds: int, meeting: _Meeting) -> Sequence[Map
         # Two compiles of one key would not give one library.
         return b"library of %s by %d" % (unit.name.encode(), os.getpid())
 
-    fake_compiler.install(compile)
+    _stand_in(compile)
+    spec = SimpleNamespace(device=SimpleNamespace(target=SimpleNamespace(value="cpu")))
     found = []
     for number in range(rounds):
-        unit = attrs.evolve(scale, name=f"round {number}")
+        name = f"round {number}"
+        unit = CompileUnit(name=name, scope=Scope(()), modules=(), build=print, inputs=())
         locks = _CountedLocks(root, meeting)
         meeting.barrier.wait(60)
         artifacts, (result,) = load_or_compile([unit], spec, DiskStore(root), locks)
         found.append(
             {
                 "outcome": result.outcome.value,
-                "reason": result.reason + result.store_problem,
+                "reason": result.reason,
+                "problem": result.store_problem,
                 "compiled": result.compiled,
-                "library": artifacts[unit.name].decode(),
+                "library": artifacts[name].decode(),
             }
         )
     return found
 
 
-def _main(checkpoint: str, root: str, processes: str, rounds: str, how: str) -> None:
-    sections = {"model": {"source": checkpoint, "max_model_len": 128}, "program": toy.NAME}
-    spec = EngineConfig.from_dict(sections).resolve()
-    fork = multiprocessing.get_context("fork")
-    meeting = _Meeting(
-        fork.Barrier(int(processes)), fork.Semaphore(0), how == "together", int(processes) - 1
-    )
+def _main(root: str, processes: str, rounds: str, how: str) -> int:
+    fork, count = multiprocessing.get_context("fork"), int(processes)
+    meeting = _Meeting(fork.Barrier(count), fork.Semaphore(0), how == "together", count - 1)
     # Many rounds are not to take as long as many waits.
     load._LOCK_POLL_S = 0.01
     os.makedirs(root, exist_ok=True)
-    pipes = []
-    for _ in range(int(processes)):
+    children = {}
+    for _ in range(count):
         reading, writing = os.pipe()
-        if os.fork() == 0:
+        child = os.fork()
+        if not child:
             with open(writing, "w", encoding="utf-8") as pipe:
-                json.dump(_start(root, spec, int(rounds), meeting), pipe)
+                json.dump(_start(root, int(rounds), meeting), pipe)
             os._exit(0)
         os.close(writing)
-        pipes.append(reading)
+        children[child] = reading
     found = []
-    for reading in pipes:
+    for reading in children.values():
         with open(reading, encoding="utf-8") as pipe:
-            found.append(json.load(pipe))
+            found.append(json.loads(pipe.read() or "[]"))
     print(json.dumps(found))
+    return max(os.waitpid(child, 0)[1] for child in children) != 0
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    sys.exit(_main(*sys.argv[1:]))

@@ -123,8 +123,13 @@ def test_a_full_queue_refuses_with_a_reason_and_takes_one_entry_of_any_size(gate
     gated.gate.set()
     store.flush()
     gated.gate.clear()
-    assert store.put(entry_of("c", bytes(10 * size))).written
-    assert store.put(entry_of("d")).failed
+    assert store.put(entry_of("c")).written
+    assert store.put(entry_of("d")).written
+    gated.gate.set()
+    store.flush()
+    gated.gate.clear()
+    assert store.put(entry_of("e", bytes(10 * size))).written
+    assert store.put(entry_of("f")).failed
 
 
 def test_flush_waits_for_what_is_queued_and_not_for_what_comes_after():

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import struct
 import tracemalloc
 
@@ -348,8 +349,10 @@ def test_a_source_that_fails_is_refused(kind):
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    """A folder and a name that leads nowhere are called what they are."""
-    for path, why in {tmp_path: "no regular file", tmp_path / "x": "No such file"}.items():
+    """A folder, a name that leads nowhere and a pipe that nobody writes to are called what they are, without waiting."""
+    os.mkfifo(tmp_path / "pipe")
+    names = {".": "no regular file", "x": "No such file", "pipe": "no regular file"}
+    for path, why in ((tmp_path / name, why) for name, why in names.items()):
         with pytest.raises(BundleError, match=why), open_bundle(str(path)):
             pass
 

@@ -136,6 +136,8 @@ def test_a_snapshot_is_a_moment_and_stays_as_it_was():
     thread.join(60)
     assert (during.puts, during.running_puts, sum(during.results.values())) == (1, 1, 0)
     assert during.problem() == ""
+    store.get(key_of("a"))
+    assert (during.lookups, sum(during.outcomes.values())) == (0, 0)
     assert store.counters.snapshot().running_puts == 0
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         during.puts = 2

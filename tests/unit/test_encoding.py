@@ -4,6 +4,8 @@ import enum
 import io
 import math
 import pathlib
+import sys
+import tracemalloc
 from types import MappingProxyType
 
 import attrs
@@ -228,3 +230,27 @@ def test_bytes_that_encode_never_makes_are_refused(data):
     """Damage of every kind, and a second spelling of a value, is a KeyFactorError."""
     with pytest.raises(KeyFactorError):
         decode(data)
+
+
+def test_keys_that_were_made_to_collide_are_refused_in_time():
+    """A table of integers with one hash takes the square of its size; a header may hold half a million of them."""
+    step = sys.hash_info.modulus
+    crowd = [1 + i * step for i in range(1, 301)]
+    for value in (dict.fromkeys(crowd), frozenset(crowd)):
+        with pytest.raises(KeyFactorError, match="300 members that are neither text nor small"):
+            decode(encode(value))
+    assert decode(encode(dict.fromkeys(range(5000)))) == dict.fromkeys(range(5000))
+    assert len(decode(encode({f"name {i}": i for i in range(5000)}))) == 5000
+
+
+def test_nesting_is_not_copied_once_a_level():
+    """8 MiB below 200 lists are decoded within a few times their size."""
+    data = encode(b"x" * (8 << 20))
+    for _ in range(200):
+        data = b"l%d:" % len(data) + data
+    tracemalloc.start()
+    try:
+        decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 8 * (8 << 20)
+    finally:
+        tracemalloc.stop()

@@ -225,7 +225,9 @@ def test_a_hit_below_fills_the_levels_above():
     """The next lookup ends at the first level; read-only levels are passed over."""
     levels = [MemoryStore(), ReadOnlyStore(PlainStore()), PlainStore(), PlainStore()]
     levels[3].put(entry_of("a"))
-    assert payload(LayeredStore(levels)) == b"library bytes"
+    told = []
+    assert payload(LayeredStore(levels, listener=told.append)) == b"library bytes"
+    assert told == []
     assert [payload(level) is not None for level in levels] == [True, False, True, True]
 
 

@@ -75,6 +75,14 @@ def test_folders_are_made_private_from_the_top_and_once(tmp_path):
         make_folder(str(tmp_path / "file" / "below"))
 
 
+def test_a_place_where_nothing_can_be_made_is_an_error_and_not_a_circle():
+    """The kernel answers as if the folder above were not there, and it is."""
+    with pytest.raises(FileNotFoundError):
+        make_folder("/proc/graphspec/cache")
+    assert DiskStore("/proc/graphspec").put(entry_of("a")).failed
+    assert DiskStore("/proc/graphspec").problem()
+
+
 @pytest.mark.parametrize(
     ("free", "total", "sentence"),
     [
@@ -157,7 +165,7 @@ def test_a_put_whose_temporaries_are_always_swept_ends_in_a_sentence(store, monk
     monkeypatch.setattr(os, "link", link)
     assert (
         store.put(entry_of("a")).reason
-        == f"{store.root}: a folder or file in it was removed meanwhile"
+        == f"{store.root}: a folder or file of it is not there"
     )
     assert len(tried) == 3
 

@@ -148,6 +148,16 @@ def test_a_dimension_twice_in_one_input_must_agree():
         signature.check([torch.ones(2, 3)])
 
 
+def test_a_layout_that_follows_from_a_size_is_checked_at_each_call():
+    """Where the step from one row to the next depends on a dynamic dimension, it must be that of whole rows."""
+    signature = one([3, ("n", 1, 8)])
+    for size in (4, 8, 1):
+        signature.check([torch.ones(3, size)])
+        for loose in (torch.ones(3, 9)[:, :size], torch.ones(1, size).expand(3, size)):
+            with pytest.raises(SignatureError, match=r"input x: .* with strides"):
+                signature.check([loose])
+
+
 def test_a_name_with_two_ranges_has_the_sizes_of_both():
     """Where two inputs state other ranges for one name, only sizes in both ranges pass."""
     inputs = [

@@ -35,6 +35,11 @@ def root(base):
     return folder
 
 
+def private_store(root):
+    disk = DiskStore(str(root))
+    return PrivateStore(disk, disk.path_of)
+
+
 def entries_of(root):
     return next(p for p in (root / "entries").iterdir())
 
@@ -219,7 +224,7 @@ def test_an_entry_that_others_could_have_written_is_set_aside_unread(root, mode)
     """In the folder nobody else can make files, and into this file somebody may have written."""
     (entry,) = entries_of(root).iterdir()
     entry.chmod(mode)
-    store = PrivateStore(DiskStore(str(root)))
+    store = private_store(root)
     found = store.get(key_of("a"))
     assert found.reason == FILES[mode]
     assert found.outcome is (Outcome.CORRUPT if FILES[mode] else Outcome.HIT)
@@ -232,7 +237,7 @@ def test_an_entry_of_another_user_is_set_aside_and_replaced(root):
     """Its owner could have changed it at any time, through a name elsewhere."""
     (entry,) = entries_of(root).iterdir()
     os.chown(entry, OTHER, OTHER)
-    store = PrivateStore(DiskStore(str(root)))
+    store = private_store(root)
     found = store.get(key_of("a"))
     assert (found.outcome, found.entry) == (Outcome.CORRUPT, None)
     assert found.reason == f"owned by uid {OTHER}, and this process is uid 0"

@@ -127,6 +127,17 @@ def test_what_was_put_is_read_back(tmp_path):
         assert store.put(entry_of("a", b"other")) == Stored(written=False, differs=True)
 
 
+def test_reading_back_changes_nothing():
+    """What was put is looked at, so no level is filled and no file is marked as used."""
+
+    class Looking(ToldStore):
+        def look(self, key):
+            return Lookup(outcome=Outcome.HIT, entry=entry_of("a"))
+
+    inner = Looking(AssertionError("got"), Stored(written=True))
+    assert VerifyingStore(inner).put(entry_of("a")) == Stored(written=True)
+
+
 class LosingStore(SetAsideStore):
     """Says that it wrote, and has `lookup` afterwards."""
 
