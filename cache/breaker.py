@@ -49,7 +49,7 @@ class Breaker:
         self,
         *,
         failures: int = 3,
-        patience_s: float = 1.0,
+        patience_s: float = 2.0,
         pause_s: float = 30.0,
         probes: int = 5,
         clock: Callable[[], float] = time.monotonic,

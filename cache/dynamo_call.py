@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from graphspec.cache.dynamo_graph import Lifted, NotStorableError, Output, Place, Source
+from graphspec.cache.dynamo_graph import Lifted, NotStorableError, Output, Place, Source, hint
 from graphspec.cache.dynamo_sizes import value
 from graphspec.cache.library import open_library
 
@@ -13,26 +13,34 @@ from graphspec.cache.library import open_library
 class GraphCall:
     """What Dynamo calls in place of its graph. Nothing is checked at a call: Dynamo's guards have been.
 
-    `written` are the library's inputs that it writes to: autograd is told, as it is by torch's own operators.
-    Raises RuntimeError when the library does not load.
+    `demands` is what the library takes for granted of sizes. `written` are its inputs that it writes to: autograd is told, as
+    it is by torch's own operators. Raises RuntimeError when the library does not load, LookupError for inputs that are none.
     """
 
-    def __init__(self, lifted: Lifted, payload: bytes | memoryview, written: Sequence[int]) -> None:
-        self._run = open_library(payload, str(lifted.device), single_threaded=False).run
+    def __init__(
+        self,
+        lifted: Lifted,
+        payload: bytes | memoryview,
+        demands: Sequence[Any],
+        written: Sequence[int],
+    ) -> None:
+        self.demands = demands
+        self.written = tuple(written)
         self._tensors = tuple(lifted.tensors)
+        if not all(0 <= at < len(self._tensors) for at in self.written):
+            raise LookupError(f"inputs {self.written} of {len(self._tensors)} are written to")
         self._held = tuple(lifted.held)
         self._numbers = tuple(lifted.numbers)
         self._device = lifted.device
-        self._written = tuple(written)
         self._outputs = tuple(_getter(o) for o in lifted.outputs)
+        self._run = open_library(payload, str(lifted.device), single_threaded=False).run
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         inputs = [arguments[at] for at in self._tensors]
         inputs.extend(self._held)
-        for at in self._numbers:
-            inputs.append(torch.empty((arguments[at], 0), device=self._device))
+        inputs.extend(torch.empty((arguments[n], 0), device=self._device) for n in self._numbers)
         results = self._run(inputs)
-        for at in self._written:
+        for at in self.written:
             if not inputs[at].is_inference():
                 torch.autograd.graph.increment_version(inputs[at])
         return [get(results, arguments) for get in self._outputs]
@@ -65,6 +73,8 @@ def forbid_overlap(lifted: Lifted, arguments: Sequence[Any], written: Sequence[i
     """
     if not written:
         return
+    if max(written) >= len(lifted.tensors):
+        raise NotStorableError("a tensor that the graph holds is written to")
     inputs = [*(arguments[at] for at in lifted.tensors), *lifted.held]
     spans = [_span(t) for t in inputs]
     for at in written:
@@ -93,15 +103,15 @@ def try_out(
     call: GraphCall,
     eager: Callable[..., Any],
     arguments: Sequence[Any],
-    written: Sequence[int],
 ) -> None:
     """Runs a new library beside the graph that it was made of, on the same inputs; those that it writes to are copied.
 
     Raises `NotStorableError` where it gives other numbers, shapes or strides, or outputs that share memory otherwise: then
     the compiler has broken a promise, or one was asked of it that it does not give.
     """
-    places = {lifted.tensors[at] for at in written if at < len(lifted.tensors)}
-    mine, theirs = ([_copied(a) if at in places else a for at, a in enumerate(arguments)] for _ in (0, 1))
+    places = {lifted.tensors[at] for at in call.written}
+    plain = [hint(a) if isinstance(a, torch.SymInt) else a for a in arguments]
+    mine, theirs = ([_copied(a) if at in places else a for at, a in enumerate(plain)] for _ in "12")
     with torch._guards.tracing(None):
         results, expected = call(*mine), _flat(eager(*theirs))
     for at, (result, wanted) in enumerate(zip(results, expected, strict=True)):
@@ -140,7 +150,10 @@ def _difference(result: Any, wanted: Any) -> str:
     if result.shape != wanted.shape or _strides(result) != _strides(wanted):
         shown = [f"shape {tuple(t.shape)}, strides {t.stride()}" for t in (result, wanted)]
         return f"{shown[0]} instead of {shown[1]}"
-    if result.is_inference() != wanted.is_inference() or result.requires_grad != wanted.requires_grad:
+    if (
+        result.is_inference() != wanted.is_inference()
+        or result.requires_grad != wanted.requires_grad
+    ):
         return "another kind of tensor for autograd"
     return _distance(result.detach(), wanted.detach())
 

@@ -83,7 +83,9 @@ def traced_state(kind: str) -> Mapping[str, Any]:
         "gradients": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "default device": str(torch.get_default_device()),
-        "autocast": {k: _autocast(k) for k in sorted({"cpu", kind}) if torch.is_autocast_enabled(k)},
+        "autocast": {
+            k: _autocast(k) for k in sorted({"cpu", kind}) if torch.is_autocast_enabled(k)
+        },
         "settings": {name: values for name, values in settings.items() if values},
     }
 

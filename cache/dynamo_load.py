@@ -17,7 +17,7 @@ from graphspec.cache.dynamo_key import (
     graph_unit,
     on_device,
 )
-from graphspec.cache.dynamo_sizes import UnwritableError, hold
+from graphspec.cache.dynamo_sizes import hold
 from graphspec.cache.entry import Entry
 from graphspec.cache.opened import OpenCache
 from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
@@ -92,18 +92,26 @@ class _Run:
     def load(self) -> LoadedGraph | None:
         """The stored library. None where there is none, or one that `is_for_others`: for other sizes than are wanted."""
         lookup = self.cache.store.get(self.key)
-        entry = lookup.entry
+        if lookup.outcome is Outcome.DISABLED:
+            raise NotStorableError(lookup.reason)
         call = None
-        if entry is not None:
+        if lookup.entry is not None:
             try:
-                call = self._use(entry)
+                call = self._use(lookup.entry)
             except (RuntimeError, LookupError, TypeError, ValueError) as error:
                 # Whole, and of no use here: another C library, say.
                 reason = f"its library does not load: {error}"
                 lookup = Lookup(outcome=Outcome.STALE, reason=reason)
                 set_aside(self.cache.store, self.key, reason)
         self.first = self.first or lookup
-        return self._loaded(call) if call is not None else None
+        if call is None:
+            return None
+        if not hold(call.demands, self.lifted.sizes):
+            raise NotStorableError(
+                "sizes that the stored library is not for, by torch's own account"
+            )
+        forbid_overlap(self.lifted, self.arguments, call.written)
+        return self._loaded(call)
 
     def compile_or_wait(self) -> LoadedGraph | None:
         """Compiles the graph, unless another process does: then what that one has stored is loaded."""
@@ -126,16 +134,13 @@ class _Run:
             time.sleep(_LOCK_POLL_S)
 
     def _use(self, entry: Entry) -> GraphCall | None:
-        demands = entry.metadata["demands"]
-        sizes = self.lifted.sizes
-        # First as plain numbers: what is asked of torch's symbols becomes a guard, even if it does not hold.
-        if not hold(demands, [s if s is None else hint(s) for s in sizes]) or not hold(demands, sizes):
+        demands, written = entry.metadata["demands"], entry.metadata["written"]
+        # As plain numbers first: what is asked of torch's symbols becomes a guard, even where it does not hold.
+        if not hold(demands, [s if s is None else hint(s) for s in self.lifted.sizes]):
             self.is_for_others = True
             return None
-        written = [int(at) for at in entry.metadata["written"]]
-        forbid_overlap(self.lifted, self.arguments, written)
         with on_device(self.lifted.device):
-            return GraphCall(self.lifted, entry.payload, written)
+            return GraphCall(self.lifted, entry.payload, demands, written)
 
     def _compile(self) -> LoadedGraph:
         from graphspec.cache.compiler import Compiler
@@ -157,8 +162,8 @@ class _Run:
             if not hold(compiled.demands, lifted.sizes):
                 raise NotStorableError("the compiler asks for other sizes than it was given")
             forbid_overlap(lifted, self.arguments, traced.written)
-            call = GraphCall(lifted, compiled.library, traced.written)
-            try_out(lifted, call, self.gm, self.arguments, traced.written)
+            call = GraphCall(lifted, compiled.library, (), traced.written)
+            try_out(lifted, call, self.gm, self.arguments)
         self._check_unchanged()
         entry = Entry(
             key=self.key,

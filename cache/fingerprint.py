@@ -54,7 +54,9 @@ def traced_lines(
     known = sorted(f"given {text.renamed(relation)}" for relation in relations)
     numbered = text.numbered()
     bounds = [
-        f"d{at}: {ranges[s].lower} to {ranges[s].upper}" for at, s in enumerate(numbered) if s in ranges
+        f"d{at}: {ranges[s].lower} to {ranges[s].upper}"
+        for at, s in enumerate(numbered)
+        if s in ranges
     ]
     return [*bounds, *known, *lines], {s.name: at for at, s in enumerate(numbered)}
 

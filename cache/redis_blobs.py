@@ -65,6 +65,12 @@ class RedisBlobs:
     def where(self) -> str:
         return f"{self._address} ({self._prefix}*)"
 
+    def open(self) -> None:
+        try:
+            self._client()
+        except Exception as error:
+            raise _failure(error) from None
+
     def get(self, name: str, limit: int) -> bytes | None:
         key = self._prefix + name
         size, exists = self._call(
@@ -135,12 +141,15 @@ class RedisBlobs:
 
     def _call_once(self, command: Callable[[Any], Any]) -> Any:
         try:
-            if self._opened is None:
-                self._opened = self._new_client()
-            return command(self._opened)
+            return command(self._client())
         except Exception as error:
             # What redis-py raises depends on its version and on what the other side sends.
             raise _failure(error) from None
+
+    def _client(self) -> Any:
+        if self._opened is None:
+            self._opened = self._new_client()
+        return self._opened
 
     def _new_client(self) -> Any:
         import redis

@@ -45,6 +45,10 @@ class Blobs(Protocol):
         """The place for messages: scheme, host, bucket. Never a secret."""
         ...
 
+    def open(self) -> None:
+        """Makes ready what calls need on this machine, once: that time is not the tier's. Connects to nothing."""
+        ...
+
     def get(self, name: str, limit: int) -> bytes | memoryview | None:
         """The block, or None when there is none. One of more than `limit` bytes is refused before it is read."""
         ...
@@ -62,7 +66,7 @@ class Blobs(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes what is open. The next call opens it again."""
+        """Closes connections. The next call opens them again."""
         ...
 
 
@@ -174,6 +178,7 @@ class RemoteStore:
         self._blobs.close()
 
     def _look(self, key: EntryKey) -> "Lookup | _Damage":
+        self._blobs.open()
         with self._reads.attempt():
             data = self._blobs.get(name_of(key), self._max_entry_bytes)
         if data is None:
@@ -192,6 +197,7 @@ class RemoteStore:
         return Lookup(outcome=Outcome.HIT, entry=entry)
 
     def _store(self, entry: Entry, data: bytes) -> Stored:
+        self._blobs.open()
         # Twice, because what took the name may be damaged and is then deleted, or may be deleted by another process.
         for _ in range(2):
             self._reads.check()

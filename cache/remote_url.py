@@ -9,11 +9,13 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from graphspec.cache.breaker import Breaker
 from graphspec.cache.entry import Signer, Trust
-from graphspec.cache.remote import MAX_ENTRY_BYTES, RemoteStore
+from graphspec.cache.remote import MAX_ENTRY_BYTES, Blobs, RemoteStore
 from graphspec.cache.shared_folder import SharedFolder
 from graphspec.errors import EnvironmentProblem, Problem, SpecError
 from graphspec.text import did_you_mean, one_of, show
@@ -101,7 +103,7 @@ class _Address:
         from graphspec.cache.s3 import S3Blobs
 
         blobs = S3Blobs(bucket, prefix, endpoint=endpoint, region=region, timeout_s=timeout_s)
-        return RemoteStore(blobs, max_entry_bytes=limit, **common)
+        return _over(blobs, timeout_s, max_entry_bytes=limit, **common)
 
     def _redis(self, **common: Any) -> RemoteStore | None:
         from graphspec.cache.redis_blobs import RedisAddress, RedisBlobs
@@ -129,7 +131,7 @@ class _Address:
             password=_decoded(self._url.password),
         )
         blobs = RedisBlobs(address, prefix, ttl_s=ttl_s, timeout_s=timeout_s)
-        return RemoteStore(blobs, max_entry_bytes=limit, **common)
+        return _over(blobs, timeout_s, max_entry_bytes=limit, **common)
 
     def _read_options(self) -> None:
         for name, value in parse_qsl(self._url.query, keep_blank_values=True):
@@ -202,6 +204,12 @@ class _Address:
     def _wrong(self, option: str, found: str, wanted: str, hint: str = "") -> None:
         where = "cache.remote" + (f", option {option}" if option else "")
         self.problems.append(Problem(where=where, found=found, wanted=wanted, hint=hint))
+
+
+def _over(blobs: Blobs, timeout_s: float, **options: Any) -> RemoteStore:
+    # One timeout is enough to switch the tier off, with some room for a clock that runs differently.
+    breaker = partial(Breaker, patience_s=0.8 * timeout_s)
+    return RemoteStore(blobs, breaker=breaker, **options)
 
 
 def _split(url: str) -> SplitResult:

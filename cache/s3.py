@@ -75,6 +75,12 @@ class S3Blobs:
         at = f" at {self._endpoint}" if self._endpoint else ""
         return f"s3://{self._bucket}/{self._prefix.rstrip('/')}{at}"
 
+    def open(self) -> None:
+        try:
+            self._client()
+        except Exception as error:
+            raise _failure(error) from None
+
     def get(self, name: str, limit: int) -> memoryview | None:
         try:
             answer = self._call("get_object", Key=self._prefix + name)

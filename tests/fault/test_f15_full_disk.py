@@ -8,8 +8,11 @@ import os
 import pytest
 
 from graphspec.cache.disk import DiskStore
+from graphspec.cache.load import load_or_compile
 from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Outcome
+from graphspec.errors import CacheUnusableError
+from support import fake_compiler, toy
 from support.bad_disks import BadDisk, files_below, tmpfs
 from support.entries import entry_of, key_of
 
@@ -125,6 +128,43 @@ def test_F15_a_lock_that_the_disk_refuses_is_no_obstacle(root, number):
         with locks.try_lock(ENTRY.key) as free:
             assert free
     assert {"mkdir", "open", "close"} <= set(failed)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+def test_F15_a_start_survives_a_failure_of_each_of_its_calls(root, tiny_spec, monkeypatch, number):
+    """For every n: the n-th call below the cache folder fails, and the start has its library all the same.
+
+    What could not be stored is said in one sentence, and is an error of a strict start. The next start is as usual.
+    """
+    fake_compiler.install(lambda unit: PAYLOAD, monkeypatch.setattr)
+    unit, _ = toy.program(tiny_spec).units()
+
+    def start(folder, strict=False):
+        arguments = ([unit], tiny_spec, DiskStore(folder), KeyLocks(folder))
+        artifacts, (result,) = load_or_compile(*arguments, strict=strict)
+        assert artifacts == {"scale": PAYLOAD}
+        return result
+
+    failed, problems = [], 0
+    for nth in itertools.count():
+        with BadDisk(f"{root}{nth}", error(number), nth) as disk:
+            result = start(f"{root}{nth}")
+        assert result.compiled
+        if not disk.failed:
+            assert result.store_problem == ""
+            break
+        failed.append(disk.failed)
+        again = start(f"{root}{nth}")
+        if result.store_problem:
+            problems += 1
+            assert result.store_problem.startswith(f"{root}{nth}")
+            strict = BadDisk(f"{root}strict{nth}", error(number), nth)
+            with strict, pytest.raises(CacheUnusableError, match="cache folder: found"):
+                start(f"{root}strict{nth}", strict=True)
+        else:
+            assert (again.outcome, again.compiled) == (Outcome.HIT, False)
+    assert problems >= 5
+    assert {"mkdir", "open", "write", "close", "link", "unlink"} <= set(failed)
 
 
 def test_F15_a_real_disk_that_is_too_small_ends_in_a_sentence_and_heals(small_disk):

@@ -113,17 +113,19 @@ def test_F22_a_temporary_is_never_taken_for_an_entry(store):
 
 
 class Descriptors:
-    """Makes calls on an entry's open file fail, whichever way it was opened and is read."""
+    """Makes calls on an entry's open file fail, the first `times` of them or all, whichever way it is read."""
 
-    def __init__(self, patched, number):
+    def __init__(self, patched, number, times=None):
         self.number = number
+        self.times = times
         self.seen = []
         for name in ("read", "pread", "fstat"):
             patched.setattr(os, name, self.failing(getattr(os, name)))
 
     def failing(self, real):
         def call(descriptor, *arguments):
-            if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".entry"):
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if path.endswith(".entry") and (self.times is None or len(self.seen) < self.times):
                 self.seen.append(real.__name__)
                 raise OSError(self.number, os.strerror(self.number))
             return real(descriptor, *arguments)
@@ -147,6 +149,13 @@ def test_F23_a_handle_that_turns_stale_while_it_is_read_is_an_error(store, monke
     assert (stored.failed, stored.reason) == (True, found.reason)
     assert [(p, header) for p, header, _ in listed] == [(path, None)]
     assert served(store, "a")
+
+
+def test_F23_a_handle_that_is_stale_once_is_opened_again(store, monkeypatch):
+    """The file was replaced on the server between its opening and its reading: the new one is read, and it is a hit."""
+    calls = Descriptors(monkeypatch, errno.ESTALE, times=1)
+    assert served(store, "a")
+    assert len(calls.seen) == 1
 
 
 def failing_paths(patched, number, suffix, times=None):

@@ -27,6 +27,9 @@ class MemoryBlobs:
         self.calls: list[str] = []
         self._lock = threading.Lock()
 
+    def open(self) -> None:
+        """Nothing to make ready."""
+
     def get(self, name: str, limit: int) -> bytes | None:
         self._called("get")
         data = self.data.get(name)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from graphspec.cache.breaker import TierError
+from graphspec.cache.breaker import Breaker, TierError
 from graphspec.cache.entry import pack
 from graphspec.cache.redis_blobs import MAX_VALUE_BYTES, RedisAddress, RedisBlobs
 from graphspec.cache.remote import RemoteStore, name_of
@@ -124,7 +124,7 @@ def test_a_refused_connection_ends_in_a_reason_and_then_costs_nothing():
 def test_a_server_that_never_answers_costs_about_one_timeout():
     """Forty lookups and forty puts against a port that takes connections and says nothing: one wait."""
     with silent_port() as port:
-        store = RemoteStore(at(port, timeout_s=1.0))
+        store = RemoteStore(at(port, timeout_s=1.0), breaker=lambda: Breaker(patience_s=0.8))
         began = time.monotonic()
         found = [store.get(key_of(str(n))) for n in range(40)]
         stored = [store.put(entry_of(str(n))) for n in range(40)]

@@ -321,6 +321,18 @@ def test_a_dead_tier_costs_three_calls_and_then_none(memory_blobs, memory_store)
     assert all(s.failed and "switched off" in s.reason for s in stored)
 
 
+def test_the_time_to_load_a_client_is_not_the_tiers(memory_blobs, monkeypatch):
+    """A slow machine takes seconds to import a client: one quick failure after that switches nothing off."""
+    now = [0.0]
+    store = RemoteStore(memory_blobs, breaker=lambda: Breaker(patience_s=1.0, clock=lambda: now[0]))
+    monkeypatch.setattr(memory_blobs, "open", lambda: now.__setitem__(0, now[0] + 60.0))
+    memory_blobs.fault = TierError("no connection")
+    assert store.get(key_of("a")).outcome is Outcome.ERROR
+    assert store.put(entry_of("a")).failed
+    memory_blobs.fault = None
+    assert store.put(entry_of("a")).written
+
+
 def test_a_tier_that_cannot_be_written_is_still_read(memory_blobs, memory_store, monkeypatch):
     """Puts that are refused switch off puts alone."""
     memory_store.put(entry_of("a"))

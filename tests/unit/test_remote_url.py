@@ -56,6 +56,7 @@ def test_options_reach_the_store():
         "s3://b-c/p?endpoint=http://h:1&region=eu-west-1&timeout=2.5&max_entry_bytes=1000&write=no"
     )
     blobs = s3._blobs
+    assert s3._reads._patience_s == 0.8 * 2.5
     assert (s3.writable, s3._max_entry_bytes) == (False, 1000)
     assert (blobs._endpoint, blobs._region, blobs._timeout_s) == ("http://h:1", "eu-west-1", 2.5)
     redis = remote_store("redis://u:p%40ss@h:7000/5?prefix=x&ttl=60&timeout=1")

@@ -46,8 +46,8 @@ def freed():
     return tensor
 
 
-def nested(**layout):
-    return torch.nested.nested_tensor([torch.ones(1, 8), torch.ones(2, 8)], **layout)
+def nested():
+    return torch.nested.nested_tensor([torch.ones(1, 8), torch.ones(2, 8)])
 
 
 def inside_vmap():
@@ -81,7 +81,6 @@ UNUSUAL = {
     "sparse rows": (lambda: torch.ones(3, 8).to_sparse_csr(), "a sparse_csr torch.float32 tensor"),
     "mkldnn": (lambda: torch.ones(3, 8).to_mkldnn(), "a _mkldnn torch.float32 tensor"),
     "nested": (nested, "a nested torch.float32 tensor on cpu"),
-    "ragged": (lambda: nested(layout=torch.jagged), "a nested torch.float32 NestedTensor on cpu"),
     "without memory": (lambda: torch._efficientzerotensor((3, 8)), ".* without memory of its own"),
     "freed": (freed, ".* tensor on cpu of shape .* without memory of its own"),
     "fake": (
@@ -116,6 +115,28 @@ def test_what_a_library_would_misread_is_refused_by_name(make, found, known):
     assert (
         problem.wanted == "a contiguous torch.float32 tensor on cpu of shape (rows from 1 to 16, 8)"
     )
+
+
+WEIGHTS = {
+    "a row more": lambda: torch.ones(5, 8),
+    "a row less": lambda: torch.ones(3, 8),
+    "wider": lambda: torch.ones(4, 9),
+    "transposed": lambda: torch.ones(8, 4).t(),
+    "half": lambda: torch.ones(4, 8).half(),
+    "nested": nested,
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("make", WEIGHTS.values(), ids=WEIGHTS)
+def test_another_weight_is_refused_after_the_right_one(make):
+    """An input without a dynamic dimension is compared as exactly at later calls."""
+    signature = unit()
+    for _ in range(2):
+        signature.check(good())
+        x, positions, _, scale = good()
+        with pytest.raises(SignatureError, match="unit toy: input w: "):
+            signature.check([x, positions, make(), scale])
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])

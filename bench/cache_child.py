@@ -1,0 +1,252 @@
+"""One process of bench/cache.py: ``prepare``, ``load``, ``put``, ``memory`` or ``check``. Prints one JSON line.
+
+The unit is the example's attention output and MLP, whose library is 1.5 MB as torch's compiler leaves it by default
+(graphspec's own compiler strips it to 0.3 MB). Every way of loading gets the same unit, and ours the very same library.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+import zipfile
+
+UNIT = "attention_output"
+AGAIN = 8
+
+
+def unit_of_the_example():
+    import graphspec
+    from graphspec.capture.program import load_program
+
+    spec = graphspec.load("examples/smollm2-ngram.yaml")
+    return spec, {u.name: u for u in load_program(spec).units()}
+
+
+def inputs_of(unit, rows=5):
+    import torch
+
+    from graphspec.cache.units import DynamicDim
+
+    return [
+        torch.ones(
+            [rows if isinstance(d, DynamicDim) else d for d in i.shape],
+            dtype=getattr(torch, i.dtype),
+        )
+        for i in unit.inputs
+    ]
+
+
+def library_in(package):
+    with zipfile.ZipFile(package) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".so")]
+        return archive.read(name)
+
+
+def key_of(name):
+    from graphspec.cache.units import EntryKey
+    from graphspec.keys.factors import digest
+
+    text = f"bench {name}".encode()
+    return EntryKey(text, digest(text))
+
+
+def entry_of(name, payload, metadata):
+    from graphspec.cache.entry import Entry
+
+    return Entry(key=key_of(name), metadata=metadata, payload=payload)
+
+
+def compiled(function):
+    import torch
+
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def prepare(folder):
+    """Compiles the unit in each way, and stores our entries: one for the first load, and one for each after it.
+
+    Entries after the first hold the library with a few bytes behind it, so that each load is of a new library.
+    """
+    import torch
+    from torch._inductor import aoti_compile_and_package, standalone_compile
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.units import DynamicDim, signature
+
+    spec, units = unit_of_the_example()
+    unit = units[UNIT]
+    function, examples = unit.build(spec), tuple(inputs_of(unit, rows=7))
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors):
+            return function(*tensors)
+
+    rows = torch.export.Dim("tokens", max=spec.scheduler.max_num_batched_tokens)
+    dynamic = tuple({0: rows} if isinstance(i.shape[0], DynamicDim) else {} for i in unit.inputs)
+    seconds = {}
+    with torch.no_grad():
+        began = time.perf_counter()
+        program = torch.export.export(Module(), examples, dynamic_shapes=(dynamic,), strict=False)
+        package = os.path.join(folder, "unit.pt2")
+        options = {"aot_inductor.precompile_headers": False, "cpp.vec_isa_ok": True}
+        aoti_compile_and_package(program, package_path=package, inductor_configs=options)
+        seconds["package"] = time.perf_counter() - began
+        began = time.perf_counter()
+        graph = make_fx(lambda *tensors: [function(*tensors)], tracing_mode="symbolic")(*examples)
+        artifact = standalone_compile(graph, list(examples), dynamic_shapes="from_graph")
+        artifact.save(path=os.path.join(folder, "artifact"), format="binary")
+        seconds["artifact"] = time.perf_counter() - began
+        began = time.perf_counter()
+        compiled(function)(*inputs_of(unit))
+        seconds["compile"] = time.perf_counter() - began
+    library = library_in(package)
+    metadata = {
+        "unit": UNIT,
+        "device": "cpu",
+        "signature": signature(unit),
+        "outputs": [],
+        "compile_seconds": seconds["package"],
+    }
+    store = DiskStore(os.path.join(folder, "store"))
+    for at in range(AGAIN + 1):
+        payload = library + at.to_bytes(8, "little")
+        assert store.put(entry_of(f"load {at}", payload, metadata)).written
+    return {"cold_s": seconds, "library_bytes": len(library)}
+
+
+def load(way, folder):
+    """Milliseconds from asking for the unit to holding its callable: first in this process, and again.
+
+    The clock starts when everything is imported that the way itself imports. Before each load after the first, torch's
+    caches in memory are cleared; those on disk are hot each time.
+    """
+    import torch
+
+    if way != "ours":
+        import torch._inductor.utils
+
+    _, units = unit_of_the_example()
+    inputs = inputs_of(units[UNIT])
+    function = units[UNIT].build(unit_of_the_example()[0])
+    loads = {
+        "ours": lambda at: ours(folder, at),
+        "package": lambda at: torch._inductor.aoti_load_package(os.path.join(folder, "unit.pt2")),
+        "artifact": lambda at: torch._inductor.CompiledArtifact.load(
+            path=os.path.join(folder, "artifact"), format="binary"
+        ),
+        "compile": lambda at: compiled(function),
+    }
+    if way == "ours":
+        import graphspec.cache.artifact
+        import graphspec.cache.disk
+    if way == "compile":
+        import torch._dynamo
+    if way == "artifact":
+        import torch._inductor.standalone_compile
+    taken, calls, results = [], [], []
+    with torch.no_grad():
+        for at in range(AGAIN + 1):
+            if at and way in ("artifact", "compile"):
+                torch._dynamo.reset()
+                torch._inductor.utils.clear_caches()
+            began = time.perf_counter()
+            artifact = loads[way](at)
+            if way == "compile":
+                # It loads at its first call. What a call costs by itself is known from the second.
+                artifact(*inputs)
+            loaded = time.perf_counter()
+            out = artifact(*inputs)
+            calls.append((time.perf_counter() - loaded) * 1000)
+            taken.append((loaded - began) * 1000)
+            results.append((out[0] if isinstance(out, list | tuple) else out).sum().item())
+    assert max(results) - min(results) <= 1e-3 * abs(results[0]), results
+    return {"first_ms": taken[0], "again_ms": statistics.median(taken[1:]), "all_ms": taken}
+
+
+def ours(folder, at):
+    from graphspec.cache.artifact import load_artifact
+    from graphspec.cache.disk import DiskStore
+
+    return load_artifact(DiskStore(os.path.join(folder, "store")).get(key_of(f"load {at}")).entry)
+
+
+def memory(folder):
+    """By how many bytes the process's peak grows from lookup to callable."""
+    import resource
+
+    import torch
+
+    import graphspec.cache.artifact
+    import graphspec.cache.disk
+
+    torch.ones(8, 8) @ torch.ones(8, 8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    artifact = ours(folder, 0)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert artifact.name == UNIT
+    return {"growth_bytes": (after - before) * 1024}
+
+
+def put(folder, durable, name, count):
+    """Puts `count` entries of 1.5 MB. It says when it is ready, and begins when it is told to."""
+    from graphspec.cache.disk import DiskStore
+
+    store = DiskStore(folder, durable=durable == "durable")
+    library = os.urandom(1 << 20) + bytes(1 << 19)
+    entries = [
+        entry_of(f"{name} {at}", library + f"{name} {at}".encode(), {"unit": "bench"})
+        for at in range(int(count))
+    ]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    taken = []
+    for entry in entries:
+        began = time.perf_counter()
+        assert store.put(entry).written
+        taken.append((time.perf_counter() - began) * 1000)
+    return {"put_ms": taken}
+
+
+def check():
+    """Microseconds that the signature check of a call takes, for each unit of the example and one of twelve inputs."""
+    import torch
+
+    from graphspec.cache.signature import Signature
+    from graphspec.cache.units import DynamicDim, TensorInput, signature
+
+    class Twelve:
+        rows = DynamicDim(name="tokens", maximum=512)
+        inputs = tuple(
+            TensorInput(name=f"x{at}", shape=(rows if at < 4 else 64, 64), dtype="float32")
+            for at in range(12)
+        )
+
+    checks = {"twelve": Twelve, **unit_of_the_example()[1]}
+    made = {
+        name: (Signature(name, signature(u), "cpu").check, tuple(inputs_of(u)))
+        for name, u in checks.items()
+    }
+    taken = {name: [] for name in made}
+    with torch.no_grad():
+        for _ in range(1000):
+            for name, (run, inputs) in made.items():
+                began = time.perf_counter_ns()
+                for _ in range(100):
+                    run(inputs)
+                taken[name].append((time.perf_counter_ns() - began) / 100_000)
+    return {
+        name: {
+            "inputs": len(made[name][1]),
+            "median_us": statistics.median(samples),
+            "least_us": min(samples),
+        }
+        for name, samples in taken.items()
+    }
+
+
+ACTIONS = {f.__name__: f for f in (prepare, load, memory, put, check)}
+
+if __name__ == "__main__":
+    print(json.dumps(ACTIONS[sys.argv[1]](*sys.argv[2:])))
