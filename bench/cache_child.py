@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 import zipfile
+from types import SimpleNamespace
 
 UNIT = "attention_output"
 AGAIN = 8
@@ -57,10 +58,18 @@ def entry_of(name, payload, metadata):
     return Entry(key=key_of(name), metadata=metadata, payload=payload)
 
 
-def compiled(function):
+def compiled(unit, spec, inputs):
+    """torch.compile of the unit, called once: it compiles, or loads, at its first call."""
     import torch
 
-    return torch.compile(function, fullgraph=True, dynamic=False)
+    from graphspec.cache.units import DynamicDim
+
+    function = torch.compile(unit.build(spec), fullgraph=True)
+    for wanted, tensor in zip(unit.inputs, inputs, strict=True):
+        if isinstance(wanted.shape[0], DynamicDim):
+            torch._dynamo.mark_dynamic(tensor, 0)
+    function(*inputs)
+    return function
 
 
 def prepare(folder):
@@ -99,7 +108,7 @@ def prepare(folder):
         artifact.save(path=os.path.join(folder, "artifact"), format="binary")
         seconds["artifact"] = time.perf_counter() - began
         began = time.perf_counter()
-        compiled(function)(*inputs_of(unit))
+        compiled(unit, spec, inputs_of(unit))
         seconds["compile"] = time.perf_counter() - began
     library = library_in(package)
     metadata = {
@@ -116,60 +125,68 @@ def prepare(folder):
     return {"cold_s": seconds, "library_bytes": len(library)}
 
 
-def load(way, folder):
-    """Milliseconds from asking for the unit to holding its callable: first in this process, and again.
-
-    The clock starts when everything is imported that the way itself imports. Before each load after the first, torch's
-    caches in memory are cleared; those on disk are hot each time.
-    """
-    import torch
-
-    if way != "ours":
-        import torch._inductor.utils
-
-    _, units = unit_of_the_example()
-    inputs = inputs_of(units[UNIT])
-    function = units[UNIT].build(unit_of_the_example()[0])
-    loads = {
-        "ours": lambda at: ours(folder, at),
-        "package": lambda at: torch._inductor.aoti_load_package(os.path.join(folder, "unit.pt2")),
-        "artifact": lambda at: torch._inductor.CompiledArtifact.load(
-            path=os.path.join(folder, "artifact"), format="binary"
-        ),
-        "compile": lambda at: compiled(function),
-    }
-    if way == "ours":
-        import graphspec.cache.artifact
-        import graphspec.cache.disk
-    if way == "compile":
-        import torch._dynamo
-    if way == "artifact":
-        import torch._inductor.standalone_compile
-    taken, calls, results = [], [], []
-    with torch.no_grad():
-        for at in range(AGAIN + 1):
-            if at and way in ("artifact", "compile"):
-                torch._dynamo.reset()
-                torch._inductor.utils.clear_caches()
-            began = time.perf_counter()
-            artifact = loads[way](at)
-            if way == "compile":
-                # It loads at its first call. What a call costs by itself is known from the second.
-                artifact(*inputs)
-            loaded = time.perf_counter()
-            out = artifact(*inputs)
-            calls.append((time.perf_counter() - loaded) * 1000)
-            taken.append((loaded - began) * 1000)
-            results.append((out[0] if isinstance(out, list | tuple) else out).sum().item())
-    assert max(results) - min(results) <= 1e-3 * abs(results[0]), results
-    return {"first_ms": taken[0], "again_ms": statistics.median(taken[1:]), "all_ms": taken}
-
-
 def ours(folder, at):
     from graphspec.cache.artifact import load_artifact
     from graphspec.cache.disk import DiskStore
 
     return load_artifact(DiskStore(os.path.join(folder, "store")).get(key_of(f"load {at}")).entry)
+
+
+def package(folder, at):
+    import torch._inductor
+
+    return torch._inductor.aoti_load_package(os.path.join(folder, "unit.pt2"))
+
+
+def artifact(folder, at):
+    import torch._inductor
+
+    forget(at)
+    path = os.path.join(folder, "artifact")
+    return torch._inductor.CompiledArtifact.load(path=path, format="binary")
+
+
+def torch_compile(folder, at):
+    spec, units = unit_of_the_example()
+    forget(at)
+    return compiled(units[UNIT], spec, inputs_of(units[UNIT]))
+
+
+def forget(at):
+    """Clears what torch has in memory from an earlier load, so that it loads from its hot caches on disk."""
+    if at:
+        import torch._dynamo
+        import torch._inductor.utils
+
+        torch._dynamo.reset()
+        torch._inductor.utils.clear_caches()
+
+
+WAYS = {f.__name__: f for f in (ours, package, artifact, torch_compile)}
+
+
+def load(way, folder):
+    """Milliseconds to a callable. `start_ms`: in a new process, from the moment when torch is imported, with what the way
+    imports. `again_ms`: the median of later loads, with everything imported."""
+    import torch
+
+    taken, loaded = [], []
+    with torch.no_grad():
+        for at in range(AGAIN + 1):
+            began = time.perf_counter()
+            loaded.append(WAYS[way](folder, at))
+            taken.append((time.perf_counter() - began) * 1000)
+        inputs = inputs_of(unit_of_the_example()[1][UNIT])
+        for call in loaded:
+            out = call(*inputs)
+            out = out[0] if isinstance(out, list | tuple) else out
+            assert out.shape == (5, 576)
+    return {
+        "start_ms": taken[0],
+        "again_ms": statistics.median(taken[1:]),
+        "sum": out.sum().item(),
+        "inductor_loaded": "torch._inductor" in sys.modules,
+    }
 
 
 def memory(folder):
@@ -178,14 +195,13 @@ def memory(folder):
 
     import torch
 
-    import graphspec.cache.artifact
-    import graphspec.cache.disk
+    import graphspec.cache.artifact  # noqa: F401
 
     torch.ones(8, 8) @ torch.ones(8, 8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    artifact = ours(folder, 0)
+    loaded = ours(folder, 0)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert artifact.name == UNIT
+    assert loaded.name == UNIT
     return {"growth_bytes": (after - before) * 1024}
 
 
@@ -216,17 +232,15 @@ def check():
     from graphspec.cache.signature import Signature
     from graphspec.cache.units import DynamicDim, TensorInput, signature
 
-    class Twelve:
-        rows = DynamicDim(name="tokens", maximum=512)
-        inputs = tuple(
-            TensorInput(name=f"x{at}", shape=(rows if at < 4 else 64, 64), dtype="float32")
-            for at in range(12)
-        )
-
-    checks = {"twelve": Twelve, **unit_of_the_example()[1]}
+    tokens = DynamicDim(name="tokens", maximum=512)
+    twelve = [
+        TensorInput(name=f"x{at}", shape=(tokens if at < 4 else 64, 64), dtype="float32")
+        for at in range(12)
+    ]
+    units = {**unit_of_the_example()[1], "twelve": SimpleNamespace(inputs=twelve)}
     made = {
         name: (Signature(name, signature(u), "cpu").check, tuple(inputs_of(u)))
-        for name, u in checks.items()
+        for name, u in units.items()
     }
     taken = {name: [] for name in made}
     with torch.no_grad():

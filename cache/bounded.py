@@ -53,6 +53,10 @@ class BoundedStore:
             self._used[self._store.path_of(key)] = self._clock()
         return lookup
 
+    def look(self, key: EntryKey) -> Lookup:
+        """What `get` would find. It does not count as use."""
+        return self._store.look(key)
+
     def put(self, entry: Entry) -> Stored:
         """Stores an entry unless one is there, after what is worth less has made room for it."""
         arriving = Total(bytes=packed_bytes(entry), files=1)

@@ -1,5 +1,6 @@
 """`GraphCall`: a loaded library in the place of Dynamo's graph, and the trial that a new one has to pass."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +10,16 @@ from graphspec.cache.dynamo_graph import Lifted, NotStorableError, Output, Place
 from graphspec.cache.dynamo_sizes import value
 from graphspec.cache.library import open_library
 
+_logger = logging.getLogger("graphspec.cache")
+
 
 class GraphCall:
-    """What Dynamo calls in place of its graph. Nothing is checked at a call: Dynamo's guards have been.
+    """What Dynamo calls in place of its graph. Shapes are not checked at a call: Dynamo's guards have been.
 
     `demands` is what the library takes for granted of sizes. `written` are its inputs that it writes to: autograd is told, as
-    it is by torch's own operators. Raises RuntimeError when the library does not load, LookupError for inputs that are none.
+    it is by torch's own operators. Where one of them shares memory with another input, `eager` is called instead: a library
+    reads and writes in an order of its own. Raises RuntimeError when the library does not load, LookupError for inputs that
+    are none.
     """
 
     def __init__(
@@ -23,6 +28,7 @@ class GraphCall:
         payload: bytes | memoryview,
         demands: Sequence[Any],
         written: Sequence[int],
+        eager: Callable[..., Any],
     ) -> None:
         self.demands = demands
         self.written = tuple(written)
@@ -33,17 +39,48 @@ class GraphCall:
         self._numbers = tuple(lifted.numbers)
         self._device = lifted.device
         self._outputs = tuple(_getter(o) for o in lifted.outputs)
+        self._lengths = [_length(t) for t in lifted.inputs]
+        self._eager = eager if self.written else None
         self._run = open_library(payload, str(lifted.device), single_threaded=False).run
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         inputs = [arguments[at] for at in self._tensors]
         inputs.extend(self._held)
         inputs.extend(torch.empty((arguments[n], 0), device=self._device) for n in self._numbers)
+        if self._eager is not None and self.overlap(inputs):
+            _logger.debug("inputs of a graph share memory, and it writes to one: it runs eagerly")
+            return _flat(self._eager(*arguments))
         results = self._run(inputs)
         for at in self.written:
             if not inputs[at].is_inference():
                 torch.autograd.graph.increment_version(inputs[at])
         return [get(results, arguments) for get in self._outputs]
+
+    def overlap(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether an input that is written to shares memory with another, by the addresses between their ends."""
+        starts = [t.data_ptr() for t in inputs]
+        ends = [
+            start + (_reach(tensor) if length is None else length)
+            for start, length, tensor in zip(starts, self._lengths, inputs, strict=False)
+        ]
+        return any(
+            starts[at] < end and start < ends[at] and other != at
+            for at in self.written
+            for other, (start, end) in enumerate(zip(starts, ends, strict=True))
+        )
+
+
+def _length(tensor: torch.Tensor) -> int | None:
+    """Bytes from the first to behind the last element, None where that differs from call to call."""
+    dynamic = any(isinstance(s, torch.SymInt) for s in (*tensor.shape, *tensor.stride()))
+    return None if dynamic else _reach(tensor)
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    if not tensor.numel():
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
 
 
 _Getter = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
@@ -66,38 +103,6 @@ def _size(place: Place, arguments: Sequence[Any]) -> int:
     return int(argument if place.dim is None else argument.shape[place.dim])
 
 
-def forbid_overlap(lifted: Lifted, arguments: Sequence[Any], written: Sequence[int]) -> None:
-    """Refuses inputs that share memory with one that is written to, now and by a guard of Dynamo's at later calls.
-
-    A library reads and writes in an order of its own.
-    """
-    if not written:
-        return
-    if max(written) >= len(lifted.tensors):
-        raise NotStorableError("a tensor that the graph holds is written to")
-    inputs = [*(arguments[at] for at in lifted.tensors), *lifted.held]
-    spans = [_span(t) for t in inputs]
-    for at in written:
-        for other, span in enumerate(spans):
-            if other != at and spans[at][0] < span[1] and span[0] < spans[at][1]:
-                raise NotStorableError("an input that is written to shares memory with another")
-    if len(inputs) > 1:
-        overlap = getattr(torch._guards, "StorageOverlap", None)
-        if overlap is None or lifted.held or None in lifted.origins:
-            raise NotStorableError("an input is written to, and no guard keeps others apart")
-        guards = torch._guards.TracingContext.get().guards_context.aotautograd_guards
-        guards.append(overlap([], list(lifted.origins)))
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of the first byte and after the last."""
-    if not tensor.numel():
-        return 0, 0
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.data_ptr()
-    return start, start + (reach + 1) * tensor.element_size()
-
-
 def try_out(
     lifted: Lifted,
     call: GraphCall,
@@ -111,6 +116,8 @@ def try_out(
     """
     places = {lifted.tensors[at] for at in call.written}
     plain = [hint(a) if isinstance(a, torch.SymInt) else a for a in arguments]
+    if places and call.overlap([*(plain[at] for at in lifted.tensors), *lifted.held]):
+        raise NotStorableError("an input that is written to shares memory with another")
     mine, theirs = ([_copied(a) if at in places else a for at, a in enumerate(plain)] for _ in "12")
     with torch._guards.tracing(None):
         results, expected = call(*mine), _flat(eager(*theirs))

@@ -56,9 +56,8 @@ class Lifted:
     """A graph of tensors, and how a call of Dynamo's graph becomes one of it.
 
     Its inputs are the arguments at `tensors`, then `held`, then for each argument at `numbers` a tensor of that many rows
-    and no elements. `origins` are Dynamo's names for where the tensors come from. `text` is the canonical one, in which
-    sizes have the numbers `symbols`; `sizes` are torch's symbols in that order. There were `guards` of Dynamo's when the
-    text was made.
+    and no elements. `text` is the canonical one, in which sizes have the numbers `symbols`; `sizes` are torch's symbols in
+    that order. There were `guards` of Dynamo's when the text was made.
     """
 
     module: GraphModule = attrs.field(repr=False)
@@ -69,7 +68,6 @@ class Lifted:
     tensors: Sequence[int]
     held: Sequence[torch.Tensor] = attrs.field(repr=False)
     numbers: Sequence[int]
-    origins: Sequence[Any] = attrs.field(repr=False)
     outputs: Sequence[Output]
     device: torch.device
 
@@ -212,7 +210,6 @@ class _Lift:
             tensors=[self._parameters[n] for n in tensors],
             held=[attribute(self._gm, n) for n in held],
             numbers=[self._parameters[n] for n in numbers],
-            origins=[getattr(n.meta.get("grapharg"), "source", None) for n in tensors],
             outputs=outputs,
             device=self._device,
         )

@@ -8,7 +8,7 @@ import attrs
 import torch
 from torch.fx import GraphModule
 
-from graphspec.cache.dynamo_call import GraphCall, forbid_overlap, try_out
+from graphspec.cache.dynamo_call import GraphCall, try_out
 from graphspec.cache.dynamo_graph import Lifted, NotStorableError, Varying, hint, lift
 from graphspec.cache.dynamo_key import (
     device_config,
@@ -110,7 +110,6 @@ class _Run:
             raise NotStorableError(
                 "sizes that the stored library is not for, by torch's own account"
             )
-        forbid_overlap(self.lifted, self.arguments, call.written)
         return self._loaded(call)
 
     def compile_or_wait(self) -> LoadedGraph | None:
@@ -140,7 +139,7 @@ class _Run:
             self.is_for_others = True
             return None
         with on_device(self.lifted.device):
-            return GraphCall(self.lifted, entry.payload, demands, written)
+            return GraphCall(self.lifted, entry.payload, demands, written, self.gm)
 
     def _compile(self) -> LoadedGraph:
         from graphspec.cache.compiler import Compiler
@@ -161,8 +160,7 @@ class _Run:
                 )
             if not hold(compiled.demands, lifted.sizes):
                 raise NotStorableError("the compiler asks for other sizes than it was given")
-            forbid_overlap(lifted, self.arguments, traced.written)
-            call = GraphCall(lifted, compiled.library, (), traced.written)
+            call = GraphCall(lifted, compiled.library, (), traced.written, self.gm)
             try_out(lifted, call, self.gm, self.arguments)
         self._check_unchanged()
         entry = Entry(

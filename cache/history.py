@@ -77,7 +77,7 @@ def _runs(data: bytes) -> Iterator[Run]:
             continue
         try:
             yield _run(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             continue
 
 

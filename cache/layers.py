@@ -20,8 +20,9 @@ class ReadOnlyStore:
 
     writable = False
 
-    def __init__(self, inner: Store) -> None:
+    def __init__(self, inner: Store, reason: str = "the store is read-only") -> None:
         self._inner = inner
+        self._reason = reason
 
     def get(self, key: EntryKey) -> Lookup:
         return look(self._inner, key)
@@ -31,7 +32,7 @@ class ReadOnlyStore:
         return look(self._inner, key)
 
     def put(self, entry: Entry) -> Stored:
-        return Stored(written=False, reason="the store is read-only")
+        return Stored(written=False, reason=self._reason)
 
 
 @attrs.frozen(kw_only=True)

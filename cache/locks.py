@@ -37,12 +37,12 @@ class KeyLocks:
 
     def _acquire(self, key: EntryKey) -> tuple[bool, filelock.BaseFileLock | None]:
         path = os.path.join(self._folder, key.digest + ".lock")
+        # No soft lock where flock is missing: that is a file that a killed holder on another host leaves for ever.
+        lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False)
         try:
             # One by one: makedirs gives its mode to the last folder only, and this may be the first one to make the root.
             for folder in (self._root, self._folder):
                 os.makedirs(folder, mode=0o700, exist_ok=True)
-            # No soft lock where flock is missing: that is a file that a killed holder on another host leaves for ever.
-            lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False)
             lock.acquire()
         except filelock.Timeout:
             return False, None

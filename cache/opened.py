@@ -96,13 +96,22 @@ def _levels(
 ) -> Store:
     from graphspec.cache.bounded import BoundedStore
     from graphspec.cache.evict import Caps
+    from graphspec.cache.layers import ReadOnlyStore
+    from graphspec.cache.trust import PrivateStore
 
     caps = Caps(max_bytes=config.max_bytes, max_entries=config.max_entries)
-    bounded = BoundedStore(disk, caps)
+    first: Store = BoundedStore(disk, caps)
+    if trust is None:
+        first = PrivateStore(first, disk.path_of)
+    elif signer is None:
+        # What nobody trusts must neither take a name nor push out what others sign.
+        first = ReadOnlyStore(
+            first, "entries here have to be signed, and cache.signing_key names no key"
+        )
     if not config.remote:
-        return bounded
+        return first
     from graphspec.cache.layers import LayeredStore
     from graphspec.cache.remote_url import remote_store
 
     remote = (remote_store(url, signer=signer, trust=trust) for url in config.remote)
-    return LayeredStore((bounded, *remote))
+    return LayeredStore((first, *remote))

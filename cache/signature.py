@@ -102,7 +102,8 @@ class Signature:
     def _learn(self, inputs: Sequence[Any]) -> None:
         try:
             # Not a public part of torch. Where it is missing or has changed, every call is examined.
-            guard = torch._C._dynamo.guards.TensorGuards(  # type: ignore[call-arg]
+            compiled: Any = torch._C._dynamo.guards.TensorGuards
+            guard = compiled(
                 *inputs,
                 dynamic_dims_sizes=[
                     [None if d.name else d.low for d in i.dims] for i in self._inputs

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import cache
 
+from graphspec.cache.abilities import look
 from graphspec.cache.entry import Entry
 from graphspec.cache.store import Lookup, Outcome, Store, Stored, set_aside
 from graphspec.cache.units import EntryKey
@@ -72,14 +73,18 @@ class PrivateStore:
 
     def get(self, key: EntryKey) -> Lookup:
         """What the folder has, if its file is this user's."""
-        try:
-            problem = file_problem(os.stat(self._path_of(key)))
-        except OSError:
-            problem = ""
+        problem = self._problem(key)
         if problem:
             self.set_aside(key, problem)
             return Lookup(outcome=Outcome.CORRUPT, reason=problem)
         return self._inner.get(key)
+
+    def look(self, key: EntryKey) -> Lookup:
+        """What `get` would find, without touching anything."""
+        problem = self._problem(key)
+        if problem:
+            return Lookup(outcome=Outcome.CORRUPT, reason=problem)
+        return look(self._inner, key)
 
     def put(self, entry: Entry) -> Stored:
         """Stores an entry in the folder."""
@@ -88,6 +93,12 @@ class PrivateStore:
     def set_aside(self, key: EntryKey, reason: str) -> None:
         """Moves the entry of `key` to the quarantine."""
         set_aside(self._inner, key, reason)
+
+    def _problem(self, key: EntryKey) -> str:
+        try:
+            return file_problem(os.stat(self._path_of(key)))
+        except OSError:
+            return ""
 
 
 class _LoopError(OSError):

@@ -38,12 +38,22 @@ class Reading:
     name: bytes
 
 
+@attrs.frozen(kw_only=True)
+class _Seen:
+    """How far a file was read, and what it came to up to there: a read costs what was added since."""
+
+    name: bytes
+    at: int
+    total: Total
+
+
 class RunningTotal:
     """The total of one cache folder. No method raises; None stands for a total that has to be counted."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._path = os.path.join(root, NAME)
+        self._seen = _Seen(name=b"", at=0, total=Total())
 
     def read(self) -> Reading | None:
         """The total as it stands."""
@@ -87,13 +97,22 @@ class RunningTotal:
             name = os.pread(descriptor, _NAME_BYTES, 0)
             if change is not None:
                 os.write(descriptor, _record(name, change))
-            data = os.pread(descriptor, _MOST_BYTES + 1, 0)
+            seen = self._seen
+            if name != seen.name:
+                seen = _Seen(name=name, at=_NAME_BYTES, total=Total())
+            data = os.pread(descriptor, _MOST_BYTES + 1 - seen.at, seen.at)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        total = _sum(data) if len(data) <= _MOST_BYTES else None
-        return Reading(total=total, name=name) if total is not None else None
+        added = _sum(name, data)
+        if added is None or seen.at + len(data) > _MOST_BYTES:
+            return None
+        total = seen.total + added
+        if total.bytes < 0 or total.files < 0:
+            return None
+        self._seen = _Seen(name=name, at=seen.at + len(data), total=total)
+        return Reading(total=total, name=name)
 
     def _replace(self, total: Total) -> bytes:
         name = _MAGIC + secrets.token_bytes(_NAME_BYTES - len(_MAGIC))
@@ -113,16 +132,15 @@ def _record(name: bytes, change: Total) -> bytes:
     return numbers + xxhash.xxh3_64_digest(name + numbers)
 
 
-def _sum(data: bytes) -> Total | None:
-    """The total that a file's content comes to; None for one that is damaged, or comes to less than nothing."""
-    name, end = data[:_NAME_BYTES], len(data)
-    if not name.startswith(_MAGIC) or (end - _NAME_BYTES) % _RECORD_BYTES:
+def _sum(name: bytes, data: bytes) -> Total | None:
+    """What records come to; None for damaged ones."""
+    if not name.startswith(_MAGIC) or len(data) % _RECORD_BYTES:
         return None
     size = files = 0
-    for at in range(_NAME_BYTES, end, _RECORD_BYTES):
+    for at in range(0, len(data), _RECORD_BYTES):
         numbers = data[at : at + _NUMBERS.size]
         if xxhash.xxh3_64_digest(name + numbers) != data[at + _NUMBERS.size : at + _RECORD_BYTES]:
             return None
         change = _NUMBERS.unpack(numbers)
         size, files = size + change[0], files + change[1]
-    return Total(bytes=size, files=files) if size >= 0 and files >= 0 else None
+    return Total(bytes=size, files=files)

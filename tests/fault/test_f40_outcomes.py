@@ -20,6 +20,7 @@ from graphspec.cache.memory import MemoryStore
 from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
 from graphspec.cache.verifying import VerifyingStore
 from support.entries import METADATA, entry_of, key_of
+from support.stores import FAST
 
 TROUBLE = ["error", "corrupt", "stale", "locked_out", "bypass", "disabled", "another key", "raise"]
 
@@ -179,7 +180,7 @@ def test_after_a_session_of_many_threads_the_counts_add_up(tmp_path):
 def test_damage_in_the_middle_of_a_session_is_counted_as_corrupt(seed):
     """Each damaged file that a get meets is one corrupt lookup, no more and no fewer."""
     chosen = random.Random(seed)
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=FAST)
     try:
         disk = DiskStore(folder)
         store = CountingStore(disk, Counters())

@@ -1,6 +1,7 @@
 """Stores for tests of wrappers: one with get and put only, one that answers as told, one whose puts wait."""
 
 import multiprocessing.util
+import os
 import threading
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from graphspec.cache.store import Lookup, Outcome, Stored
 from graphspec.cache.units import EntryKey
 from support.entries import entry_of
 
+FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""A folder in memory, where there is one: for tests that make and remove thousands of small folders."""
 MISS = Lookup(outcome=Outcome.MISS, reason="nothing is stored under this key")
 
 

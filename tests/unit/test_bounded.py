@@ -79,6 +79,15 @@ def test_what_was_read_last_stays(root):
     assert [has(store, n) for n in "abcd"] == [True, False, True, True]
 
 
+def test_a_look_is_no_use(root):
+    """Who only asks what is there keeps nothing from going."""
+    store = bounded_store(root)
+    put(store, "a", "b", "c")
+    assert store.look(key_of("a")).outcome is Outcome.HIT
+    put(store, "d")
+    assert store.look(key_of("a")).outcome is Outcome.MISS
+
+
 @pytest.mark.parametrize("caps", [Caps(max_bytes=SIZE - 1), Caps(max_entries=0)])
 def test_an_entry_that_can_never_fit_is_refused_and_removes_nothing(root, caps):
     """Nothing is evicted in vain, and the reason has the sizes."""

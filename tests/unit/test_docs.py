@@ -243,3 +243,18 @@ def test_warmup_page_has_every_key_of_the_json_report():
     page = (ROOT / "docs" / "warmup.md").read_text()
     table = page.partition("## JSON")[2].partition("## Findings")[0]
     assert set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)) == printed
+
+
+def test_promises_page_names_tests_that_exist():
+    """Each promise P1 to P23 has a row, and each test that it names is a function below tests/."""
+    rows = re.findall(
+        r"^\| (P\d+) \| .* \| (.*) \|$", (ROOT / "docs/promises.md").read_text(), re.MULTILINE
+    )
+    assert [number for number, _ in rows] == [f"P{n}" for n in range(1, 24)]
+    functions = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    named = {name for _, tests in rows for name in re.findall(r"`(\w+)`", tests)}
+    assert sorted(named - functions) == []

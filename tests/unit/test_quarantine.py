@@ -125,17 +125,22 @@ def test_another_file_in_its_place_is_not_set_aside(folder, tmp_path, monkeypatc
         (tmp_path / "good").write_text("good one")
         os.replace(tmp_path / "good", path)
 
+    moved = []
+
     def rename(source, target):
-        replace()
+        moved.append(source)
+        if when == "in the middle of the move":
+            replace()
         real(source, target)
 
+    monkeypatch.setattr(os, "rename", rename)
     if when == "before the move":
         replace()
-    else:
-        monkeypatch.setattr(os, "rename", rename)
     assert not set_aside(str(folder), path, "why", seen)
     with open(path, encoding="utf-8") as file:
         assert file.read() == "good one"
+    # No reader misses it even for a moment, where that can be known.
+    assert bool(moved) is (when == "in the middle of the move")
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
