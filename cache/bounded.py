@@ -1,16 +1,15 @@
 """`BoundedStore`: a folder store that stays within its caps. Room is made before an entry is published."""
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-
-import filelock
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import PREFIX_BYTES, Entry
 from graphspec.cache.evict import Caps, Eviction, Total, evict, total_of
-from graphspec.cache.listing import make_folder, stored_files
+from graphspec.cache.listing import stored_files
+from graphspec.cache.locks import hold
 from graphspec.cache.store import Lookup, Stored
 from graphspec.cache.units import EntryKey
 from graphspec.cache.usage import Reading, RunningTotal
@@ -138,15 +137,9 @@ class BoundedStore:
     def _count(self) -> Total:
         return total_of(list(stored_files(self._store.root)))
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[bool]:
         """One eviction at a time, so that two do not remove twice as much. Without the lock nothing is wrong."""
-        with contextlib.ExitStack() as held:
-            with contextlib.suppress(OSError, NotImplementedError):
-                folder = make_folder(self._store.root, "locks")
-                lock = filelock.FileLock(os.path.join(folder, "evict.lock"), timeout=_LOCK_WAIT_S)
-                held.enter_context(lock)
-            yield
+        return hold(self._store.root, "evict", wait_s=_LOCK_WAIT_S)
 
 
 def packed_bytes(entry: Entry) -> int:

@@ -102,6 +102,7 @@ def graphspec(
 
     asked = _read(options, mode)
     began = time.perf_counter()
+    cause: Exception
     graph = str(torch._guards.CompileContext.current_compile_id() or "")
     cache = open_cache(asked.cache, asked.cache_dir)
     try:
@@ -111,7 +112,9 @@ def graphspec(
     except NotStorableError as error:
         reason, cause = str(error), error
     except (OfflineMissError, CacheUnusableError) as error:
-        _keep(graph, Outcome.ERROR, error.problems[0].found, began)
+        missing = isinstance(error, OfflineMissError)
+        outcome = Outcome.MISS if missing else Outcome.ERROR
+        _keep(graph, outcome, error.problems[0].found, began)
         raise
     except GraphspecError as error:
         reason, cause = error.problems[0].found, error
@@ -126,7 +129,8 @@ def graphspec(
         raise _refused(graph, reason, strict=asked.strict) from cause
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(gm, example_inputs)
+    made: Callable[..., Any] = compile_fx(gm, example_inputs)  # type: ignore[assignment]
+    return made
 
 
 def _read(options: Mapping[str, Any] | None, mode: str | None) -> Options:

@@ -8,6 +8,7 @@ import torch
 
 from graphspec.cache.dynamo_graph import Lifted, NotStorableError, Output, Place, Source, hint
 from graphspec.cache.dynamo_sizes import value
+from graphspec.cache.dynamo_trace import own_modes
 from graphspec.cache.library import open_library
 
 _logger = logging.getLogger("graphspec.cache")
@@ -40,6 +41,8 @@ class GraphCall:
         self._device = lifted.device
         self._outputs = tuple(_getter(o) for o in lifted.outputs)
         self._lengths = [_length(t) for t in lifted.inputs]
+        # Its conversions are in the library, whose operators would convert once more.
+        self._autocast = torch._C._is_any_autocast_enabled()
         self._eager = eager if self.written else None
         self._run = open_library(payload, str(lifted.device), single_threaded=False).run
 
@@ -50,7 +53,11 @@ class GraphCall:
         if self._eager is not None and self.overlap(inputs):
             _logger.debug("inputs of a graph share memory, and it writes to one: it runs eagerly")
             return _flat(self._eager(*arguments))
-        results = self._run(inputs)
+        if self._autocast:
+            with torch._C._DisableAutocast():
+                results = self._run(inputs)
+        else:
+            results = self._run(inputs)
         for at in self.written:
             if not inputs[at].is_inference():
                 torch.autograd.graph.increment_version(inputs[at])
@@ -115,12 +122,14 @@ def try_out(
     the compiler has broken a promise, or one was asked of it that it does not give.
     """
     places = {lifted.tensors[at] for at in call.written}
-    plain = [hint(a) if isinstance(a, torch.SymInt) else a for a in arguments]
+    plain: list[Any] = [hint(a) if isinstance(a, torch.SymInt) else a for a in arguments]
     if places and call.overlap([*(plain[at] for at in lifted.tensors), *lifted.held]):
         raise NotStorableError("an input that is written to shares memory with another")
     mine, theirs = ([_copied(a) if at in places else a for at, a in enumerate(plain)] for _ in "12")
-    with torch._guards.tracing(None):
-        results, expected = call(*mine), _flat(eager(*theirs))
+    with own_modes():
+        results = call(*mine)
+    with own_modes():
+        expected = _flat(eager(*theirs))
     for at, (result, wanted) in enumerate(zip(results, expected, strict=True)):
         fault = _difference(result, wanted)
         if fault:

@@ -79,7 +79,7 @@ class Lifted:
     @property
     def results(self) -> Sequence[FakeTensor]:
         """What Dynamo knows of the outputs that are computed."""
-        return [n.meta["val"] for n in self.module.graph.output_node().args[0]]  # type: ignore[union-attr, misc]
+        return [n.meta["val"] for n in self.module.graph.output_node().args[0]]  # type: ignore[union-attr]
 
 
 class Varying:
@@ -282,9 +282,9 @@ class _Lift:
         if not isinstance(node, Node):
             return node
         value = _value(node)
-        source = getattr(node.args[0], "meta", {}).get("grapharg") if node.args else None
-        if node.target == "item" and getattr(source, "pass_arg_as_tensor", False):
-            name, now = str(source.source.name), float(value.node.hint)
+        given: Any = getattr(node.args[0], "meta", {}).get("grapharg") if node.args else None
+        if node.target == "item" and getattr(given, "pass_arg_as_tensor", False):
+            name, now = str(given.source.name), float(value.node.hint)
             frame = getattr(torch._guards.CompileContext.current_compile_id(), "frame_id", None)
             if value.node.maybe_as_float() is None and not self._varying.is_constant(
                 str(frame), name, now

@@ -66,7 +66,7 @@ def _plain_parts(value: Any) -> Iterator[Any]:
 
 def _is_torchs_own(target: Any) -> bool:
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name() in _WITH_GRAPHS  # type: ignore[no-untyped-call]
+        return target.name() in _WITH_GRAPHS
     if isinstance(target, torch._ops.OpOverload):
         return target.namespace in TORCH_NAMESPACES
     if isinstance(target, torch._ops.OpOverloadPacket):
@@ -95,7 +95,7 @@ def _lies_in_torch(function: FunctionType) -> bool:
 
 def _shown(target: Any) -> str:
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"the operator {target.name()}"  # type: ignore[no-untyped-call]
+        return f"the operator {target.name()}"
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket | str):
         return str(target)
     name = getattr(target, "__qualname__", type(target).__qualname__)

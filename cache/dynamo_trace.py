@@ -4,8 +4,9 @@ torch.export would begin with sizes of its own. What Dynamo has found out about 
 finds out would not become guards of Dynamo's. So the graph is traced on Dynamo's symbols.
 """
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -43,7 +44,7 @@ def trace_graph(lifted: Lifted) -> TracedGraph:
             for i in lifted.inputs
         ]
     # A context of its own, or the trace would leave its notes in Dynamo's.
-    with torch._guards.tracing(torch._guards.TracingContext(mode)):
+    with own_modes(), torch._guards.tracing(torch._guards.TracingContext(mode)):
         graph, signature = aot_export_module(
             lifted.module, inputs, trace_joint=False, decompositions={}
         )
@@ -56,6 +57,22 @@ def trace_graph(lifted: Lifted) -> TracedGraph:
         written=_written(program),
         seconds=time.perf_counter() - began,
     )
+
+
+@contextlib.contextmanager
+def own_modes() -> Iterator[None]:
+    """Notes of Dynamo's are out of reach inside, and gradients and autocast are afterwards as they were before.
+
+    A graph may switch them, and an error in the middle of one would leave them switched.
+    """
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._guards.tracing(None))
+        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+        for kind in kinds:
+            on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+            stack.enter_context(torch.autocast(kind, enabled=on, dtype=dtype))
+        yield
 
 
 def new_demands(lifted: Lifted) -> Sequence[Any]:
@@ -124,9 +141,9 @@ def _symbols(graph: GraphModule) -> Sequence[Any]:
     return list(dict.fromkeys(f for s in sizes for f in sorted(s.node.expr.free_symbols, key=str)))
 
 
-def _lift_constants(graph: GraphModule) -> dict[str, torch.Tensor]:
+def _lift_constants(graph: GraphModule) -> dict[str, Any]:
     """Tensors that the graph makes of numbers in its text, as inputs that the library holds."""
-    constants: dict[str, torch.Tensor] = {}
+    constants: dict[str, Any] = {}
     first = next(iter(graph.graph.nodes))
     for node in graph.graph.find_nodes(op="get_attr"):
         held = getattr(graph, str(node.target))
@@ -163,7 +180,7 @@ def _is_random(node: Node) -> bool:
     for at, argument in enumerate(operator._schema.arguments):
         if argument.name == "dropout_p":
             given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name, 0.0)
-            return given != 0.0
+            return bool(given != 0.0)
     return True
 
 

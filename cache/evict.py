@@ -12,13 +12,16 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.glance import glance
 from graphspec.cache.leftovers import unique_name
 from graphspec.cache.listing import StoredFile, make_folder, stored_files
+
+if TYPE_CHECKING:
+    from graphspec.cache.disk import DiskStore
 
 HALF_LIFE_S = 7 * 86_400.0
 """Time without use after which an entry is worth half."""
@@ -172,7 +175,7 @@ def evict(
     )
 
 
-def trim(store: DiskStore, caps: Caps) -> Eviction:
+def trim(store: "DiskStore", caps: Caps) -> Eviction:
     """Makes the folder of a store fit its caps now. A `graphspec.cache.bounded.BoundedStore` does so at each put."""
     return evict(store.root, caps)
 

@@ -22,9 +22,12 @@ _MEMBER = re.compile(rb"s(\d{1,12}):([^:]*)([A-Za-z])(\d{1,12}):")
 class Glance:
     """What listings need of an entry. None for what its header does not say.
 
-    `public_key` is that of the signer; whether the signature is right is not looked at.
+    `bytes` is the size of the file, `last_used` in seconds since the epoch. `public_key` is that of the signer; whether
+    the signature is right is not looked at.
     """
 
+    bytes: int
+    last_used: float
     unit: str | None
     device: str | None
     compile_seconds: float | None
@@ -47,7 +50,8 @@ def glance(path: str) -> Glance | None:
         missing = PREFIX_BYTES + sizes.header - len(data)
         if missing > 0:
             data += os.read(descriptor, missing)
-        if os.fstat(descriptor).st_size != sizes.end:
+        facts = os.fstat(descriptor)
+        if facts.st_size != sizes.end:
             return None
     except (OSError, EntryCorruptError):
         return None
@@ -63,6 +67,8 @@ def glance(path: str) -> Glance | None:
     if found is None:
         return None
     return Glance(
+        bytes=facts.st_size,
+        last_used=facts.st_mtime,
         unit=_text(found.get("unit")),
         device=_text(found.get("device")),
         torch=_text(found.get("torch")),

@@ -1,15 +1,15 @@
 """What a cache folder holds, in numbers: by unit and by device, with what it saves, and what lies beside the entries."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from graphspec.cache.evict import Total, total_of
-from graphspec.cache.glance import glance
+from graphspec.cache.glance import Glance, glance
 from graphspec.cache.history import Run, read_runs
-from graphspec.cache.listing import StoredFile, entry_files, quarantined_files
+from graphspec.cache.listing import SUFFIX, StoredFile, entry_paths, facts_of, quarantined_files
 
 UNNAMED = "(unnamed)"
 """Stands for the unit or device of an entry that does not say it."""
@@ -84,15 +84,19 @@ def holdings(root: str) -> Holdings:
     units: dict[str, list[tuple[int, float]]] = {}
     devices: dict[str, list[tuple[int, float]]] = {}
     signed = unreadable = other_formats = 0
-    files = list(entry_files(root))
-    for file in files:
-        seen = glance(file.path) if file.readable_format else None
-        other_formats += not file.readable_format
+    files: list[Glance | StoredFile] = []
+    for path in entry_paths(root):
+        seen = glance(path) if path.endswith(SUFFIX) else None
         if seen is None:
-            unreadable += file.readable_format
+            file = facts_of(path)
+            if file is not None:
+                files.append(file)
+                other_formats += not file.readable_format
+                unreadable += file.readable_format
             continue
+        files.append(seen)
         signed += seen.public_key is not None
-        part = (file.bytes, seen.compile_seconds or 0.0)
+        part = (seen.bytes, seen.compile_seconds or 0.0)
         units.setdefault(seen.unit or UNNAMED, []).append(part)
         devices.setdefault(seen.device or UNNAMED, []).append(part)
     by_unit, by_device = _shares(units), _shares(devices)
@@ -111,8 +115,8 @@ def holdings(root: str) -> Holdings:
         quarantine=total_of(list(quarantined_files(root))),
         temporaries=_lying_in(os.path.join(root, "tmp")),
         locks=_lying_in(os.path.join(root, "locks")).files,
-        oldest_use=_extreme(min, files),
-        newest_use=_extreme(max, files),
+        oldest_use=min((f.last_used for f in files), default=None),
+        newest_use=max((f.last_used for f in files), default=None),
         past=past_of(read_runs(root)),
     )
 
@@ -143,11 +147,6 @@ def _shares(parts: Mapping[str, Sequence[tuple[int, float]]]) -> Mapping[str, Sh
         )
         for name in sorted(parts)
     }
-
-
-def _extreme(choose: Any, files: Iterable[StoredFile]) -> float | None:
-    found: float | None = choose((f.last_used for f in files), default=None)
-    return found
 
 
 def _lying_in(folder: str) -> Total:

@@ -1,6 +1,7 @@
 """What lies in a cache folder: its files, with their sizes and times of last use."""
 
 import os
+import stat
 from collections.abc import Iterator
 
 import attrs
@@ -37,16 +38,39 @@ class StoredFile:
         return self.path.endswith(SUFFIX)
 
 
-def entry_files(root: str) -> Iterator[StoredFile]:
-    """Every file of an entry, of any format version, sorted by name. What vanishes meanwhile is left out."""
+def entry_paths(root: str) -> Iterator[str]:
+    """The path of every file that bears the name of an entry, of any format version, sorted."""
     base = os.path.join(root, "entries")
-    for folder in sorted(_names(base)):
-        yield from _files(os.path.join(base, folder), _ENTRY, quarantined=False)
+    for folder in _names(base):
+        above = os.path.join(base, folder)
+        yield from (f"{above}/{name}" for name in _names(above) if name.endswith(_ENTRY))
+
+
+def entry_files(root: str) -> Iterator[StoredFile]:
+    """Every file of an entry, sorted by name. What vanishes meanwhile is left out."""
+    return filter(None, map(facts_of, entry_paths(root)))
 
 
 def quarantined_files(root: str) -> Iterator[StoredFile]:
     """Every file in the quarantine, the notes with the reasons included, sorted by name."""
-    yield from _files(os.path.join(root, "quarantine"), "", quarantined=True)
+    folder = os.path.join(root, "quarantine")
+    for name in _names(folder):
+        file = facts_of(f"{folder}/{name}", quarantined=True)
+        if file is not None:
+            yield file
+
+
+def facts_of(path: str, *, quarantined: bool = False) -> StoredFile | None:
+    """Size and time of use of a file; None where no file is."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return StoredFile(
+        path=path, bytes=facts.st_size, last_used=facts.st_mtime, quarantined=quarantined
+    )
 
 
 def stored_files(root: str) -> Iterator[StoredFile]:
@@ -66,27 +90,6 @@ def make_folder(root: str, name: str) -> str:
 
 def _names(folder: str) -> list[str]:
     try:
-        return os.listdir(folder)
+        return sorted(os.listdir(folder))
     except OSError:
         return []
-
-
-def _files(folder: str, suffix: str, *, quarantined: bool) -> Iterator[StoredFile]:
-    try:
-        with os.scandir(folder) as found:
-            files = sorted((f for f in found if f.name.endswith(suffix)), key=lambda f: f.name)
-    except OSError:
-        return
-    for file in files:
-        try:
-            if not file.is_file():
-                continue
-            facts = file.stat()
-        except OSError:
-            continue
-        yield StoredFile(
-            path=file.path,
-            bytes=facts.st_size,
-            last_used=facts.st_mtime,
-            quarantined=quarantined,
-        )

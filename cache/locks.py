@@ -1,4 +1,4 @@
-"""Locks per key, only so that two processes do not compile the same unit. Nothing is wrong without them."""
+"""Locks in a cache folder, only so that two processes do not do the same work. Nothing is wrong without them."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import filelock
 
+from graphspec.cache.listing import make_folder
 from graphspec.cache.units import EntryKey
 
 
@@ -17,36 +18,44 @@ class KeyLocks:
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
-        self._folder = os.path.join(self._root, "locks")
 
     @contextlib.contextmanager
     def try_lock(self, key: EntryKey) -> Iterator[bool]:
         """Holds the key's lock inside the block; the value is False when another process holds it.
 
-        Where no lock can be had, the value is True: compiling twice is better than not at all. No error of a lock is
-        raised, neither before the block nor after it.
+        Where no lock can be had, the value is True: compiling twice is better than not at all.
         """
-        free, lock = self._acquire(key)
-        try:
+        with hold(self._root, key.digest) as free:
             yield free
-        finally:
-            if lock is not None:
-                # The work in the block is done and good, whatever becomes of its lock.
-                with contextlib.suppress(Exception):
-                    lock.release()
 
-    def _acquire(self, key: EntryKey) -> tuple[bool, filelock.BaseFileLock | None]:
-        path = os.path.join(self._folder, key.digest + ".lock")
-        # No soft lock where flock is missing: that is a file that a killed holder on another host leaves for ever.
-        lock = filelock.FileLock(path, timeout=0, fallback_to_soft=False)
-        try:
-            # One by one: makedirs gives its mode to the last folder only, and this may be the first one to make the root.
-            for folder in (self._root, self._folder):
-                os.makedirs(folder, mode=0o700, exist_ok=True)
-            lock.acquire()
-        except filelock.Timeout:
-            return False, None
-        except Exception:
-            # Not only OSError: the library has errors of its own for forks and for file systems without flock.
-            return True, None
-        return True, lock
+
+@contextlib.contextmanager
+def hold(root: str, name: str, *, wait_s: float = 0.0) -> Iterator[bool]:
+    """Holds a lock of the cache folder `root` inside the block; the value is False when another still has it after `wait_s`.
+
+    The value is True where no lock can be had. No error of a lock is raised, neither before the block nor after it.
+    """
+    free, lock = _acquired(root, name, wait_s)
+    try:
+        yield free
+    finally:
+        if lock is not None:
+            # The work in the block is done and good, whatever becomes of its lock.
+            with contextlib.suppress(Exception):
+                lock.release()
+
+
+def _acquired(root: str, name: str, wait_s: float) -> tuple[bool, filelock.BaseFileLock | None]:
+    path = os.path.join(root, "locks", f"{name}.lock")
+    # No soft lock where flock is missing: that is a file that a killed holder on another host leaves for ever.
+    lock = filelock.FileLock(path, timeout=wait_s, fallback_to_soft=False)
+    try:
+        # It may be the first to make the root.
+        make_folder(root, "locks")
+        lock.acquire()
+    except filelock.Timeout:
+        return False, None
+    except Exception:
+        # Not only OSError: the library has errors of its own for forks and for file systems without flock.
+        return True, None
+    return True, lock

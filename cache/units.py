@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -14,7 +14,9 @@ from graphspec.keys.environment import declared_environment
 from graphspec.keys.factors import digest
 from graphspec.keys.scope import Scope
 from graphspec.keys.source import source_digest
-from graphspec.resolve.spec import EngineSpec
+
+if TYPE_CHECKING:
+    from graphspec.resolve.spec import EngineSpec
 
 
 @attrs.frozen(kw_only=True)
@@ -103,7 +105,7 @@ def signature(unit: CompileUnit) -> Sequence[Mapping[str, Any]]:
 
 def unit_key(
     unit: CompileUnit,
-    spec: EngineSpec,
+    spec: "EngineSpec",
     *,
     toolchain: Mapping[str, Any],
     device: DeviceProfile,

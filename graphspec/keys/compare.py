@@ -58,7 +58,8 @@ class Difference:
     def texts(self) -> tuple[str, str]:
         """Both values in few words. Of two long ones, the part where they begin to differ."""
         if self.kind is Kind.CLASS:
-            return _short(self.before), _short(self.after)
+            one, other = _short(self.before), _short(self.after)
+            return (one, other) if one != other else (self.before, self.after)
         return _texts(self.before, self.after, _name_of(self.path))
 
     def __str__(self) -> str:
@@ -207,7 +208,9 @@ def _short(cls: str) -> str:
 def _texts(before: Any, after: Any, field: str) -> tuple[str, str]:
     one, other = _text(before, field), _text(after, field)
     if max(len(one), len(other)) > _SHOWN and _words(before) and _words(after):
-        one, other = _only(before, after), _only(after, before)
+        alone = _only(before, after), _only(after, before)
+        # Of the same names in another order, each side would only be counted.
+        one, other = alone if alone[0] != alone[1] else (one, other)
     if isinstance(before, Hidden) and isinstance(after, Hidden):
         return one, f"{other}, and another"
     if one == other:

@@ -158,15 +158,15 @@ def encode_decoded(value: Any) -> bytes:
 
 
 def _read(data: memoryview, at: int) -> tuple[Any, int]:
-    head = bytes(data[at : at + _HEAD])
-    colon = head.index(b":")
-    tag, digits = head[:1], head[1:colon]
-    if not digits.isdigit():
+    head, colon, _ = bytes(data[at : at + _HEAD]).partition(b":")
+    tag, digits = head[:1], head[1:]
+    if not colon or not digits.isdigit():
         raise ValueError(f"no length at byte {at + 1}")
-    end = at + colon + 1 + int(digits)
+    start = at + len(head) + 1
+    end = start + int(digits)
     if end > len(data):
         raise ValueError(f"the value at byte {at} runs past the end")
-    body = data[at + colon + 1 : end]
+    body = data[start:end]
     if tag in _NESTED:
         return _NESTED[tag](body), end
     return _BODIES[tag](bytes(body)) if tag in _BODIES else _unknown(tag, at), end

@@ -29,7 +29,7 @@ def factor_tree(section: Any, stage: Stage) -> Mapping[str, Any]:
     A class may add factors that are not fields of its own with a method ``key_factors(stage)``, as the speculative
     section does for what the method's class declares.
     """
-    tree: dict[str, Any] = {CLASS: f"{type(section).__module__}.{type(section).__qualname__}"}
+    tree: dict[str, Any] = {CLASS: class_name(type(section))}
     for name, policy in policies(type(section)).items():
         if stage.covers(policy.stage):
             tree[name] = _factor(getattr(section, name), stage)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from graphspec.cache import quarantine
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import PREFIX_BYTES, pack, read_prefix
 from graphspec.cache.store import Outcome
@@ -24,7 +25,9 @@ HEADER_END = PREFIX_BYTES + read_prefix(WHOLE).header
 
 
 @pytest.fixture
-def store():
+def store(monkeypatch):
+    # Thousands of files are set aside here: a small quarantine is a fast one.
+    monkeypatch.setattr(quarantine, "KEPT_FILES", 2)
     with memory_folder() as folder:
         yield DiskStore(folder)
 

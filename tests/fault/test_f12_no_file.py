@@ -92,7 +92,7 @@ KINDS = {
     "link to a pipe": (link_to(os.mkfifo), "a named pipe"),
     "link to a socket": (link_to(make_socket), "a socket"),
     "link to an endless device": (lambda path: path.symlink_to("/dev/zero"), "a device"),
-    "link to a terminal": (lambda path: path.symlink_to("/dev/tty"), "a device"),
+    "link to an empty device": (lambda path: path.symlink_to("/dev/null"), "a device"),
 }
 
 

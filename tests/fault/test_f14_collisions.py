@@ -205,9 +205,9 @@ class NoCollisions(Collisions):
 TestF14Constant = Collisions.TestCase
 TestF14OneOfTwo = SomeCollisions.TestCase
 TestF14Real = NoCollisions.TestCase
-TestF14Constant.settings = settings(stateful_step_count=15)
-TestF14OneOfTwo.settings = settings(stateful_step_count=15)
-TestF14Real.settings = settings(stateful_step_count=15)
+TestF14Constant.settings = settings(stateful_step_count=10)
+TestF14OneOfTwo.settings = settings(stateful_step_count=10)
+TestF14Real.settings = settings(stateful_step_count=10)
 
 
 def test_F14_the_digests_of_these_tests_are_what_they_say():

@@ -25,6 +25,7 @@ from mutants import Mutant
 _WALL_S = 600
 """How long a mutant's tests may take, on a machine that is busy with something else."""
 _CPU_S = 20
+_HEAVY = frozenset(("torch", "numpy", "sympy", "transformers", "tokenizers", "safetensors", "rich"))
 _HITS = "__functions_that_ran__"
 
 
@@ -83,11 +84,14 @@ def _statistics(
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             took = time.process_time() - begin
             write([item.nodeid, took, sorted(hits), session.testsfailed > failed])
+        write(list(sys.modules))
 
     _, lines = _forked(session, run, cpu_s=3600)
     times: dict[str, float] = {}
     tests_of: dict[str, list[str]] = {f"{m}.{f}": [] for m, f in functions}
     broken = []
+    if len(lines) > len(session.items):
+        _preload(lines.pop())
     for test, took, hits, failed in lines:
         times[test] = took
         broken += [test] * failed
@@ -95,6 +99,14 @@ def _statistics(
             tests_of[hit].append(test)
     lost = len(session.items) - len(times)
     return times, tests_of, [*broken, *[f"{lost} tests that were not run"] * bool(lost)]
+
+
+def _preload(names: Iterable[str]) -> None:
+    """Imports what tests import inside themselves, once for all: torch takes longer than most tests."""
+    for name in names:
+        if name.partition(".")[0] in _HEAVY and name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 def _noted(module: str, function: str, file: str, hits: set[str]) -> None:

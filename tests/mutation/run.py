@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     known = [p.stem for p in sorted(KEYS.glob("*.py")) if p.stem not in settings["left_out"]]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("modules", nargs="*", choices=[*known, []], metavar="MODULE")
-    parser.add_argument("--tests", nargs="+", metavar="FILE", help="in place of those of mutmut.toml")
+    parser.add_argument(
+        "--tests", nargs="+", metavar="FILE", help="in place of those of mutmut.toml"
+    )
     parser.add_argument("--function", metavar="NAME", help="one function or method alone")
     options = parser.parse_args(arguments)
     try:
@@ -125,7 +127,17 @@ def _fails(tree: Path, verdict: Any, tests: Sequence[str]) -> bool:
     mutant = verdict.mutant
     place = tree / Path(mutant.file).relative_to(ROOT)
     place.write_text(mutant.source, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not deep"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not deep",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     try:
         done = subprocess.run(

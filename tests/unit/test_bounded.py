@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 
+import filelock
 import pytest
 
 from graphspec.cache import bounded
@@ -243,13 +244,14 @@ def test_a_put_that_is_above_the_cap_in_the_end_makes_room_once_more(root):
     assert held(root).files == 3
 
 
-def test_a_broken_lock_does_not_matter(root, monkeypatch):
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_a_broken_lock_does_not_matter(root, monkeypatch, call):
     """Two evictors at once remove more than they must. They leave the folder within its caps."""
 
     def broken(*arguments, **named):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(bounded.filelock, "FileLock", broken)
+    monkeypatch.setattr(filelock.FileLock, call, broken)
     store = bounded_store(root)
     assert all(s.written for s in put(store, *"abcde"))
     assert held(root).files == 3

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 
 import pytest
@@ -19,7 +18,7 @@ def up_s():
 
 def dead_pid():
     """The id of a process that has ended and been waited for."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
+    process = subprocess.Popen(["true"])
     process.wait()
     return str(process.pid)
 

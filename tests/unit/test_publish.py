@@ -163,10 +163,7 @@ def test_a_put_whose_temporaries_are_always_swept_ends_in_a_sentence(store, monk
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     monkeypatch.setattr(os, "link", link)
-    assert (
-        store.put(entry_of("a")).reason
-        == f"{store.root}: a folder or file of it is not there"
-    )
+    assert store.put(entry_of("a")).reason == f"{store.root}: a folder or file of it is not there"
     assert len(tried) == 3
 
 
