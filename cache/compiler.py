@@ -63,6 +63,10 @@ class Compiled:
     demands: Sequence[Any] = ()
 
 
+class OutsideOperatorsError(CompileError):
+    """A unit calls operators that no compiled library can call by itself. No further compile would change that."""
+
+
 class Compiler:
     """One compiler process, started on first use. Use as a context manager; leaving it ends the process."""
 
@@ -135,7 +139,7 @@ class Compiler:
         answer = self._ask(process, request, name)
         outside = _outside_operators(os.path.dirname(answer["library"]))
         if outside:
-            raise CompileError(
+            raise OutsideOperatorsError(
                 Problem(
                     where=f"unit {name}",
                     found=f"calls of {', '.join(outside)}, which a compiled library cannot make by itself",

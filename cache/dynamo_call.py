@@ -133,13 +133,15 @@ def try_out(
     for at, (result, wanted) in enumerate(zip(results, expected, strict=True)):
         fault = _difference(result, wanted)
         if fault:
-            raise NotStorableError(f"output {at} of the library differs from eager: {fault}")
+            reason = f"output {at} of the library differs from eager: {fault}"
+            raise NotStorableError(reason, lasting=True)
     for at in places:
         fault = _difference(mine[at], theirs[at])
         if fault:
-            raise NotStorableError(f"what the library writes to input {at} differs: {fault}")
+            reason = f"what the library writes to input {at} differs from eager: {fault}"
+            raise NotStorableError(reason, lasting=True)
     if _sharing(results, mine) != _sharing(expected, theirs):
-        raise NotStorableError("an output shares memory otherwise than in eager")
+        raise NotStorableError("an output shares memory otherwise than in eager", lasting=True)
 
 
 def _flat(results: Any) -> Sequence[Any]:

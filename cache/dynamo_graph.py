@@ -19,7 +19,14 @@ from graphspec.cache.fingerprint import traced_lines
 
 
 class NotStorableError(Exception):
-    """A graph that cannot be stored. The text is the reason, a phrase."""
+    """A graph that cannot be stored. The text is the reason, a phrase.
+
+    `lasting`: it took a compile to find out, and each further one would find the same.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
 
 
 class Source(enum.Enum):

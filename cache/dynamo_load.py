@@ -28,6 +28,8 @@ from graphspec.errors import CacheUnusableError, CompileError, OfflineMissError,
 
 _LOCK_POLL_S = 0.2
 _MOST_VARIANTS = 4
+_REFUSED = "refused"
+"""In the metadata of an entry without a library: why there is none."""
 _varying = Varying()
 
 
@@ -94,6 +96,8 @@ class _Run:
         lookup = self.cache.store.get(self.key)
         if lookup.outcome is Outcome.DISABLED:
             raise NotStorableError(lookup.reason)
+        if lookup.entry is not None and _REFUSED in lookup.entry.metadata:
+            raise NotStorableError(f"{lookup.entry.metadata[_REFUSED]} (as was found before)")
         call = None
         if lookup.entry is not None:
             try:
@@ -129,7 +133,7 @@ class _Run:
                     if not free:
                         reason = f"another process has held the graph's lock for {waited:.0f} s"
                         self.first = Lookup(outcome=Outcome.LOCKED_OUT, reason=reason)
-                    return self._compile()
+                    return self._compile_or_remember()
             time.sleep(_LOCK_POLL_S)
 
     def _use(self, entry: Entry) -> GraphCall | None:
@@ -140,6 +144,23 @@ class _Run:
             return None
         with on_device(self.lifted.device):
             return GraphCall(self.lifted, entry.payload, demands, written, self.gm)
+
+    def _compile_or_remember(self) -> LoadedGraph:
+        """Compiles the graph. What that finds to be impossible is stored too, or each process would find it out again."""
+        from graphspec.cache.compiler import OutsideOperatorsError
+
+        try:
+            return self._compile()
+        except (NotStorableError, OutsideOperatorsError) as error:
+            reason = str(error)
+            if isinstance(error, OutsideOperatorsError):
+                reason = error.problems[0].found
+            elif not error.lasting:
+                raise
+            facts = {"unit": graph_unit(self.lifted), "device": self.lifted.device.type}
+            metadata = {**facts, _REFUSED: reason, "compile_seconds": 0.0}
+            self.cache.store.put(Entry(key=self.key, metadata=metadata, payload=b""))
+            raise NotStorableError(reason) from error
 
     def _compile(self) -> LoadedGraph:
         from graphspec.cache.compiler import Compiler

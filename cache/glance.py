@@ -22,11 +22,11 @@ _MEMBER = re.compile(rb"s(\d{1,12}):([^:]*)([A-Za-z])(\d{1,12}):")
 class Glance:
     """What listings need of an entry. None for what its header does not say.
 
-    `bytes` is the size of the file, `last_used` in seconds since the epoch. `public_key` is that of the signer; whether
+    `size` is that of the file in bytes, `last_used` in seconds since the epoch. `public_key` is that of the signer; whether
     the signature is right is not looked at.
     """
 
-    bytes: int
+    size: int
     last_used: float
     unit: str | None
     device: str | None
@@ -67,7 +67,7 @@ def glance(path: str) -> Glance | None:
     if found is None:
         return None
     return Glance(
-        bytes=facts.st_size,
+        size=facts.st_size,
         last_used=facts.st_mtime,
         unit=_text(found.get("unit")),
         device=_text(found.get("device")),

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 from graphspec.cache.evict import Total, total_of
-from graphspec.cache.glance import Glance, glance
+from graphspec.cache.glance import glance
 from graphspec.cache.history import Run, read_runs
-from graphspec.cache.listing import SUFFIX, StoredFile, entry_paths, facts_of, quarantined_files
+from graphspec.cache.listing import SUFFIX, entry_paths, facts_of, quarantined_files
 
 UNNAMED = "(unnamed)"
 """Stands for the unit or device of an entry that does not say it."""
@@ -84,27 +84,30 @@ def holdings(root: str) -> Holdings:
     units: dict[str, list[tuple[int, float]]] = {}
     devices: dict[str, list[tuple[int, float]]] = {}
     signed = unreadable = other_formats = 0
-    files: list[Glance | StoredFile] = []
+    sizes: list[int] = []
+    uses: list[float] = []
     for path in entry_paths(root):
         seen = glance(path) if path.endswith(SUFFIX) else None
         if seen is None:
             file = facts_of(path)
             if file is not None:
-                files.append(file)
+                sizes.append(file.bytes)
+                uses.append(file.last_used)
                 other_formats += not file.readable_format
                 unreadable += file.readable_format
             continue
-        files.append(seen)
+        sizes.append(seen.size)
+        uses.append(seen.last_used)
         signed += seen.public_key is not None
-        part = (seen.bytes, seen.compile_seconds or 0.0)
+        part = (seen.size, seen.compile_seconds or 0.0)
         units.setdefault(seen.unit or UNNAMED, []).append(part)
         devices.setdefault(seen.device or UNNAMED, []).append(part)
     by_unit, by_device = _shares(units), _shares(devices)
     return Holdings(
         folder=root,
         entries=Share(
-            entries=len(files),
-            bytes=sum(f.bytes for f in files),
+            entries=len(sizes),
+            bytes=sum(sizes),
             compile_seconds=sum(s.compile_seconds for s in by_unit.values()),
         ),
         units=by_unit,
@@ -115,8 +118,8 @@ def holdings(root: str) -> Holdings:
         quarantine=total_of(list(quarantined_files(root))),
         temporaries=_lying_in(os.path.join(root, "tmp")),
         locks=_lying_in(os.path.join(root, "locks")).files,
-        oldest_use=min((f.last_used for f in files), default=None),
-        newest_use=max((f.last_used for f in files), default=None),
+        oldest_use=min(uses, default=None),
+        newest_use=max(uses, default=None),
         past=past_of(read_runs(root)),
     )
 

@@ -11,7 +11,7 @@ import attrs
 
 from graphspec.cache.device import measure_device
 from graphspec.cache.entry import Entry
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.locks import Locks
 from graphspec.cache.store import Lookup, Outcome, Store, Stored, set_aside
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.units import CompileUnit, EntryKey, signature, unit_key
@@ -76,7 +76,7 @@ def load_or_compile(
     units: Sequence[CompileUnit],
     spec: EngineSpec,
     store: Store,
-    locks: KeyLocks,
+    locks: Locks,
     *,
     jobs: int = 1,
     strict: bool = False,
@@ -111,7 +111,7 @@ class _Run:
         self,
         spec: EngineSpec,
         store: Store,
-        locks: KeyLocks,
+        locks: Locks,
         strict: bool,
         single_threaded: bool,
         listener: Listener,

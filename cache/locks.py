@@ -3,11 +3,20 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Protocol
 
 import filelock
 
 from graphspec.cache.listing import make_folder
 from graphspec.cache.units import EntryKey
+
+
+class Locks(Protocol):
+    """What keeps two processes from compiling one unit, as far as it can."""
+
+    def try_lock(self, key: EntryKey) -> contextlib.AbstractContextManager[bool]:
+        """Holds the key's lock inside the block, if the value is True."""
+        ...
 
 
 class KeyLocks:
@@ -27,6 +36,15 @@ class KeyLocks:
         """
         with hold(self._root, key.digest) as free:
             yield free
+
+
+class NoLocks:
+    """Locks where nothing is stored: waiting for another's work would give nothing."""
+
+    @contextlib.contextmanager
+    def try_lock(self, key: EntryKey) -> Iterator[bool]:
+        """Is always free."""
+        yield True
 
 
 @contextlib.contextmanager

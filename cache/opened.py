@@ -1,14 +1,18 @@
 """`open_cache`: from the cache section of a contract to the store, the locks and the limits that it asks for."""
 
 import os
+import time
+from collections.abc import Sequence
 
 import attrs
 
 from graphspec.cache.counting import Counters, CountingStore
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Signer, Trust
+from graphspec.cache.history import Run, append_run
+from graphspec.cache.load import UnitResult, outcome_counts
 from graphspec.cache.location import locate
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.locks import KeyLocks, Locks, NoLocks
 from graphspec.cache.store import DisabledStore, Lookup, Store
 from graphspec.cache.units import EntryKey
 from graphspec.config.cache import CacheConfig
@@ -25,7 +29,7 @@ class OpenCache:
 
     root: str
     store: Store
-    locks: KeyLocks
+    locks: Locks
     disk: DiskStore | None
     config: CacheConfig
     counters: Counters
@@ -37,6 +41,19 @@ class OpenCache:
         """The folder to explain misses from, where compiling is forbidden."""
         forbidden = self.config.offline or os.environ.get(OFFLINE, "0") not in ("", "0")
         return self.root if forbidden else None
+
+    def record(self, results: Sequence[UnitResult]) -> None:
+        """Adds this run to the history that ``graphspec cache stats`` shows."""
+        if self.disk is not None:
+            compiled = [r for r in results if r.compiled]
+            run = Run(
+                at=time.time(),
+                outcomes=outcome_counts(results),
+                compiled=len(compiled),
+                seconds=sum(r.seconds for r in compiled),
+                seconds_saved=sum(r.seconds_saved for r in results),
+            )
+            append_run(self.root, run)
 
     def look(self, key: EntryKey) -> Lookup:
         """What the folder holds under a key, without touching anything. Remote places are not asked."""
@@ -67,7 +84,7 @@ def open_cache(config: CacheConfig, cache_dir: str | None = None) -> OpenCache:
     return OpenCache(
         root=place.folder,
         store=CountingStore(store, counters),
-        locks=KeyLocks(place.folder),
+        locks=NoLocks() if disk is None else KeyLocks(place.folder),
         disk=disk,
         config=config,
         counters=counters,

@@ -61,8 +61,9 @@ class Signature:
 
     `check` is on the way of every call, and to read five properties of each tensor in Python costs more than the call may.
     So what is fixed is compared by guards of torch's own, compiled ones, which are learned from inputs that the step by step
-    examination has found right. Sizes that vary and addresses are read each time. What the guards do not know is examined,
-    and has its error.
+    examination has found right. Sizes that vary are read each time. What the guards do not know is examined, and has its
+    error. One thing only the examination sees: a tensor whose storage was freed. Where such a tensor is like one that the
+    guards know, the library crashes, as every operator of torch does.
     """
 
     def __init__(self, unit: str, inputs: Sequence[Mapping[str, Any]], device: str) -> None:
@@ -83,7 +84,7 @@ class Signature:
                 if self._accepts(inputs, guard) and not (with_gradient and _recording()):
                     return
         except Exception:
-            # No tensors, another number of them or of dimensions, or one without memory to ask for: see the examination.
+            # No tensors, or another number of them or of dimensions. The examination says which.
             pass
         self._examine(inputs)
         if self._lessons < _MOST_LESSONS:
@@ -110,7 +111,8 @@ class Signature:
                 ],
                 dynamic_dims_strides=[i.strides for i in self._inputs],
             ).check
-            if self._accepts(inputs, guard):
+            # Without an address there may be no memory: what has no elements to read is examined each time.
+            if self._accepts(inputs, guard) and all(t.data_ptr() for t in inputs):
                 self._guards.append((guard, any(t.requires_grad for t in inputs)))
         except (AttributeError, TypeError, RuntimeError):
             pass
@@ -174,7 +176,7 @@ def _resolved(device: str) -> torch.device:
 
 
 def _written(inputs: Sequence[_Input]) -> Callable[..., bool]:
-    """A function of inputs and a guard that is true where the guard holds, dynamic sizes fit, and each has an address.
+    """A function of inputs and a guard that is true where the guard holds and dynamic sizes and layouts fit.
 
     Its text holds numbers only. It is written out because loops would take as long as the guard.
     """
@@ -199,8 +201,6 @@ def _written(inputs: Sequence[_Input]) -> Callable[..., bool]:
                 before.append(f"{size} == {known[dim.name]}")
         if any(dim.name for dim in wanted.dims[1:]):
             after.append(f"{tensor}.is_contiguous()")
-    # A freed storage has address zero. So has one of no elements: that is examined each time.
-    after.extend(f"{tensor}.data_ptr()" for tensor in tensors)
     lines.append(f"return {' and '.join([*before, 'guard(*inputs)', *after])}")
     names: dict[str, Any] = {}
     exec("\n ".join(["def accepts(inputs, guard):", *lines]), names)

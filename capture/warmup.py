@@ -94,6 +94,7 @@ def make_ready(
             lock_wait_seconds=spec.cache.lock_wait_seconds,
             offline=cache.offline,
         )
+        cache.record(results)
     with clock.phase("weights"):
         source = program.start(artifacts)
     manager = CaptureManager(plan, source, _backend(spec))

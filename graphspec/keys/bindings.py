@@ -26,10 +26,7 @@ def bindings(body: list[ast.stmt], always: bool = True) -> Iterator[tuple[str, B
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 name = alias.asname or alias.name
-                yield (
-                    name if alias.asname else name.split(".", maxsplit=1)[0],
-                    Binding(node, always),
-                )
+                yield name.partition(".")[0], Binding(node, always)
         else:
             inner_bodies = _bodies(node)
             for name in _stored(node, inner_bodies):
@@ -39,7 +36,7 @@ def bindings(body: list[ast.stmt], always: bool = True) -> Iterator[tuple[str, B
 
 
 def _bodies(node: ast.stmt) -> list[list[ast.stmt]]:
-    parts = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+    parts = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
     parts += [part.body for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
     return [part for part in parts if isinstance(part, list) and part]
 

@@ -2,6 +2,7 @@
 
 import enum
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from graphspec.keys.factors import CLASS
 from graphspec.keys.writers import class_name
 
 _SHOWN = 80
+_BEFORE = 20
+"""Characters of a long text that are shown of a value, and of those the ones before the first that differs."""
 _SCHEDULE = "dense"
 """Name of the field that holds a depth for each batch size."""
 
@@ -99,8 +102,8 @@ def _differences(one: Any, other: Any, path: str) -> Iterator[Difference]:
             else:
                 yield from _differences(a, b, below)
     elif _nested(one) and _nested(other) and len(one) == len(other):
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
-            yield from _differences(a, b, f"{path}[{i}]")
+        for i, item in enumerate(one):
+            yield from _differences(item, other[i], f"{path}[{i}]")
     elif not same(one, other):
         yield Difference(path=path, before=one, after=other, kind=Kind.CHANGED)
 
@@ -215,11 +218,15 @@ def _texts(before: Any, after: Any, field: str) -> tuple[str, str]:
         return one, f"{other}, and another"
     if one == other:
         return f"{_window(one, 0)} ({_kind(before)})", f"{_window(other, 0)} ({_kind(after)})"
-    pairs = enumerate(zip(one, other, strict=False))
-    start = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
-    if max(len(one), len(other)) <= _SHOWN or start < _SHOWN // 2:
-        start = 0
-    return _window(one, start), _window(other, start)
+    start = first_difference(one, other)
+    far = max(len(one), len(other)) > _SHOWN and start >= 2 * _BEFORE
+    begin = start - _BEFORE if far else 0
+    return _window(one, begin), _window(other, begin)
+
+
+def first_difference(one: str, other: str) -> int:
+    """The place of the first character that differs. Of a text and its begin, where the shorter one ends."""
+    return [*map(operator.eq, one, other), False].index(False)
 
 
 def _kind(value: Any) -> str:
@@ -235,7 +242,6 @@ def _only(value: Sequence[str], other: Sequence[str]) -> str:
     return f"{len(value)}, of them here alone {_text(alone)}" if alone else f"{len(value)} names"
 
 
-def _window(text: str, start: int) -> str:
-    begin = max(0, start - _SHOWN // 4) if start else 0
+def _window(text: str, begin: int) -> str:
     cut = text[begin : begin + _SHOWN]
     return f"{'...' if begin else ''}{cut}{'...' if len(text) > begin + _SHOWN else ''}"

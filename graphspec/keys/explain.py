@@ -49,11 +49,11 @@ def factors_of(section: Any) -> tuple[Factor, ...]:
     trees = {stage: factor_tree(section, stage) for stage in Stage}
     return (
         Factor(path="class", value=class_name(type(section)), stages=tuple(Stage), why=_OF_CLASS),
-        *_factors(section, trees, "", ""),
+        *_factors(section, trees),
     )
 
 
-def _factors(section: Any, trees: Trees, path: str, unkeyed: str) -> Iterator[Factor]:
+def _factors(section: Any, trees: Trees, path: str = "", unkeyed: str = "") -> Iterator[Factor]:
     cls = type(section)
     for name, policy in policies(cls).items():
         value = getattr(section, name)
@@ -95,7 +95,7 @@ def _additions(section: Any, trees: Trees) -> Mapping[str, tuple[Any, tuple[Stag
 def differences(one: Any, other: Any) -> tuple[SpecDifference, ...]:
     """Every field in which two specs differ, unkeyed ones too, and which keys each moves."""
     moving = {stage: compare(factor_tree(one, stage), factor_tree(other, stage)) for stage in Stage}
-    found = list(compare(_whole(one), _whole(other)))
+    found = list(compare(one, other))
     paths = {d.path for d in found}
     why = {**_whys(other), **_whys(one)}
     for by_stage in moving.values():
@@ -114,25 +114,18 @@ def differences(one: Any, other: Any) -> tuple[SpecDifference, ...]:
     )
 
 
-def _whole(section: Any) -> Mapping[str, Any]:
-    tree: dict[str, Any] = {CLASS: class_name(type(section))}
-    for name, policy in policies(type(section)).items():
-        value = getattr(section, name)
-        tree[name] = _whole(value) if is_config_class(type(value)) else hide(value, policy)
-    return tree
-
-
 def _whys(section: Any) -> Mapping[str, str]:
-    return {**dict(_section_whys(section, "")), **{f.path: f.why for f in factors_of(section)}}
+    return {**dict(_section_whys(section)), **{f.path: f.why for f in factors_of(section)}}
 
 
-def _section_whys(section: Any, path: str) -> Iterator[tuple[str, str]]:
+def _section_whys(section: Any, path: str = "", unkeyed: str = "") -> Iterator[tuple[str, str]]:
     for name, policy in policies(type(section)).items():
         value = getattr(section, name)
         below = f"{path}.{name}" if path else name
+        reason = unkeyed or policy.reason
         if is_config_class(type(value)):
-            yield below, policy.reason or policy.doc
-            yield from _section_whys(value, below)
+            yield below, reason or policy.doc
+            yield from _section_whys(value, below, reason)
 
 
 def _nearest(why: Mapping[str, str], path: str) -> str:

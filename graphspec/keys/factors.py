@@ -122,9 +122,7 @@ def key_text(section: Any, stage: Stage) -> bytes:
         factors = _WRITERS[stage][type(section)](section)
     except (NotEncodableError, RecursionError):
         # Built as a tree, the same is refused with its path.
-        return encode(
-            {"epoch": EPOCH, "stage": stage.value, "factors": factor_tree(section, stage)}
-        )
+        factors = encode(factor_tree(section, stage))
     head = encode("epoch") + encode(EPOCH) + encode("stage") + encode(stage.value)
     return frame(b"d", head + encode("factors") + factors)
 

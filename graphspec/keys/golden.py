@@ -13,6 +13,7 @@ import attrs
 from graphspec.errors import EnvironmentProblem, Problem, SpecError
 from graphspec.fields import Stage
 from graphspec.keys import encoding
+from graphspec.keys.compare import first_difference
 from graphspec.keys.encoding import DtypeName, EnumName, Record
 from graphspec.keys.factors import CLASS, classes_of, compute_hash, factor_tree, flatten
 from graphspec.keys.writers import class_name
@@ -67,8 +68,7 @@ class FactorChange:
 
     def __str__(self) -> str:
         values = [v for v in (self.before, self.after) if v is not None]
-        pairs = enumerate(zip(self.before or "", self.after or "", strict=False))
-        start = next((i for i, (a, b) in pairs if a != b), 0)
+        start = first_difference(self.before or "", self.after or "")
         return f"{self.kind:<9} {self.path}: {' -> '.join(_cut(v, start) for v in values)}"
 
 
@@ -198,7 +198,7 @@ def advice(epoch: int, lock: str) -> str:
 def read_goldens(path: str) -> GoldenFile:
     """The goldens in the file at `path`. Raises `SpecError` when it cannot be read or is no such file."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             data = json.load(file)
         return _file_of(data)
     except (OSError, ValueError, RecursionError) as error:
@@ -253,8 +253,8 @@ def write_goldens(path: str, file: GoldenFile) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as out:
-            out.write(json.dumps(data, indent=1) + "\n")
+        with open(temporary, "wb") as out:
+            out.write(json.dumps(data, indent=1).encode() + b"\n")
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):

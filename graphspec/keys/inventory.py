@@ -59,16 +59,16 @@ def config_classes(roots: Iterable[type]) -> tuple[type, ...]:
 
     A field of a base class can hold any subclass, so a method that is registered is found as soon as it is loaded.
     """
-    found: dict[type, None] = {}
+    found: list[type] = []
     for root in roots:
         _collect(root, found)
     return tuple(found)
 
 
-def _collect(cls: type, found: dict[type, None]) -> None:
+def _collect(cls: type, found: list[type]) -> None:
     if cls in found:
         return
-    found[cls] = None
+    found.append(cls)
     for name in policies(cls):
         for part in _classes_in(field_types(cls)[name]):
             _collect(part, found)

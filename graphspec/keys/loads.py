@@ -45,17 +45,17 @@ def reads_of(code: CodeType) -> Reads:
     for at, step in enumerate(steps):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             end = at + 1
-            while end < len(steps) and steps[end].opname in _ATTRIBUTE:
+            while steps[end].opname in _ATTRIBUTE:
                 end += 1
             attributes = tuple(str(s.argval) for s in steps[at + 1 : end])
             in_order = _in_order(steps, at, end)
             loads.append(Load(str(step.argval), attributes, _line(step, code), in_order))
         elif step.opname == "IMPORT_NAME":
-            level = steps[at - 2].argval
-            imported = "." * (level if isinstance(level, int) else 0) + str(step.argval)
+            # Before it the level and the names are loaded.
+            imported = "." * steps[at - 2].argval + str(step.argval)
         elif step.opname == "IMPORT_FROM":
             loads.append(Load(str(step.argval), (), _line(step, code), module=imported))
-        elif isinstance(step.argval, frozenset) and _in_order(steps, at, at + 1):
+        elif isinstance(step.argval, frozenset) and steps[at + 1].opname in _TAKES_IN_ORDER:
             sets.append((step.argval, _line(step, code)))
     return Reads(tuple(loads), tuple(sets))
 
@@ -67,8 +67,6 @@ def _line(step: dis.Instruction, code: CodeType) -> int:
 
 def _in_order(steps: list[dis.Instruction], at: int, end: int) -> bool:
     """Whether the value that the steps from `at` to `end` load is taken member by member in the step after them."""
-    if end >= len(steps):
-        return False
     if steps[end].opname in _TAKES_IN_ORDER:
         return True
-    return steps[end].opname == "CALL" and at > 0 and steps[at - 1].argval in _CALLS_IN_ORDER
+    return steps[end].opname == "CALL" and steps[at - 1].argval in _CALLS_IN_ORDER

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, NoReturn
 
 import attrs
@@ -117,11 +117,7 @@ class RecordingView:
 
     def _derived(self, name: str) -> Any:
         found = getattr(type(self._section), name)
-        if isinstance(found, property) and found.fget is not None:
-            return found.fget(self)
-        if isinstance(found, FunctionType):
-            return MethodType(found, self)
-        return found
+        return found.__get__(self) if isinstance(found, property | FunctionType) else found
 
     def __repr__(self) -> str:
         return f"<watched {self._path or type(self._section).__name__}>"
@@ -146,7 +142,7 @@ def _refuse(path: str, found: str, wanted: str, hint: str) -> NoReturn:
 
 def _reader() -> str:
     """File and line of the innermost frame outside this module: the code that read the field."""
-    frame = sys._getframe(1)
+    frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 
-from graphspec.errors import KeyFactorError, Problem, UndeclaredFactorError
+from graphspec.errors import KeyFactorError, Problem
 
 TOOLCHAIN_PACKAGES = frozenset(
     "torch triton functorch torchgen numpy sympy mpmath networkx jinja2 markupsafe fsspec filelock "
@@ -72,13 +72,6 @@ def source_digest(modules: Sequence[str]) -> Mapping[str, str]:
     return digests
 
 
-def check_files(seen: Iterable[str], modules: Sequence[str], unit: str) -> None:
-    """Raises `UndeclaredFactorError` naming each recorded origin that no declared module covers."""
-    problems = file_problems(seen, modules, unit)
-    if problems:
-        raise UndeclaredFactorError(problems)
-
-
 def file_problems(seen: Iterable[str], modules: Sequence[str], unit: str) -> Sequence[Problem]:
     """One problem for each recorded origin of code that neither a declared module nor the toolchain covers."""
     declared = {module_file(name) for name in modules}
@@ -108,7 +101,7 @@ def real_origin(origin: str) -> str:
 
 def is_toolchain_module(name: str) -> bool:
     """True for a module of the standard library or of a package for which versions in the key stand."""
-    head = name.split(".", maxsplit=1)[0]
+    head = name.partition(".")[0]
     return head in TOOLCHAIN_PACKAGES or (head in sys.stdlib_module_names and head != "__main__")
 
 
@@ -135,6 +128,6 @@ class ToolchainCode:
             return is_toolchain_module(name) or name.startswith("namedtuple_")
         for folder in self._packages:
             if origin.startswith(folder):
-                head = origin.removeprefix(folder).split(os.sep)[0]
+                head = origin.removeprefix(folder).partition(os.sep)[0]
                 return head.removesuffix(".py") in TOOLCHAIN_PACKAGES
         return origin.startswith(self._library)

@@ -13,7 +13,8 @@ def mounted(tmp_path):
     def mount(options):
         folder = tmp_path / f"mount{len(made)}"
         folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        # Private to this user, or the cache would refuse it.
+        command = ["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(folder)]
         ran = subprocess.run(command, check=False, capture_output=True)
         if ran.returncode:
             pytest.skip(f"this machine does not let the test mount a tmpfs: {ran.stderr!r}")

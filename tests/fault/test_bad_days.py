@@ -55,7 +55,7 @@ def test_B45_a_disk_without_room_for_files_is_one_finding(config, libraries, mou
     assert code == 1, err
     assert works(report)
     (finding,) = report["findings"]
-    assert "no space is left" in finding
+    assert "inode" in finding
     assert [p for p in entry_paths(cache) if p.stat().st_size < 1000] == []
     assert not (cache / "tmp").exists() or os.listdir(cache / "tmp") == []
 
@@ -135,7 +135,7 @@ def test_B50_a_cache_that_is_switched_off_reads_and_writes_nothing(config, libra
 def test_B51_odd_folders_work(config, libraries, tmp_path, mounted, kind):
     """Libraries are opened from memory, so even a mount without the right to execute serves them."""
     if kind == "noexec mount":
-        cache = mounted("size=64m,noexec,mode=0700")
+        cache = mounted("size=64m,noexec")
     elif kind == "symbolic link":
         (tmp_path / "real").mkdir(mode=0o700)
         cache = tmp_path / "link"

@@ -115,18 +115,42 @@ def _noted(module: str, function: str, file: str, hits: set[str]) -> None:
     node: Any = tree
     for part in function.split("."):
         node = next(n for n in node.body if getattr(n, "name", None) == part)
-    first = node.body[0]
-    has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    note = ast.parse(f"{_HITS}.add({f'{module}.{function}'!r})").body[0]
-    for part in ast.walk(note):
-        ast.copy_location(part, first)
-    node.body.insert(1 if has_text else 0, note)
+    # Also in what is defined inside: a writer that one test had made runs in the next.
+    _Noting(f"{module}.{function}").visit(node)
     code: Any = compile(tree, file, "exec", dont_inherit=True)
     for name in function.split("."):
         code = next(c for c in code.co_consts if getattr(c, "co_name", None) == name)
     found = _function(module, function)
     found.__globals__[_HITS] = hits
     found.__code__ = code
+
+
+class _Noting(ast.NodeTransformer):
+    """Puts a note at the begin of a function and of all functions in it."""
+
+    def __init__(self, name: str) -> None:
+        self._note = f"{_HITS}.add({name!r})"
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        first = node.body[0]
+        has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        node.body.insert(1 if has_text else 0, self._placed(ast.parse(self._note).body[0], first))
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        self.generic_visit(node)
+        body = node.body
+        both = ast.parse(f"({self._note}, 0)[1]", mode="eval").body
+        node.body = self._placed(both, body)
+        node.body.value.elts[1] = body
+        return node
+
+    @staticmethod
+    def _placed(note: Any, place: ast.AST) -> Any:
+        for part in ast.walk(note):
+            ast.copy_location(part, place)
+        return note
 
 
 def _function(module: str, function: str) -> FunctionType:
@@ -188,6 +212,7 @@ def _forked(
 ) -> tuple[int, list[Any]]:
     """Runs something in a forked process. Its exit status, negative for a signal, and the values that it wrote."""
     folder = session.config.rootpath / "build" / "mutants" / f"tmp-{os.getpid()}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
     read, write = os.pipe()
     sys.stdout.flush()
     child = os.fork()

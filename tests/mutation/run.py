@@ -141,7 +141,12 @@ def _fails(tree: Path, verdict: Any, tests: Sequence[str]) -> bool:
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     try:
         done = subprocess.run(
-            [*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=1800
+            [*command, *tests],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            timeout=1800,
+            check=False,
         )
         failed = done.returncode != 0
     except subprocess.TimeoutExpired:

@@ -63,10 +63,10 @@ def test_sections_in_lists_and_additions_count_as_in_the_tree(names, sizes):
         assert key_text(whole, stage) == by_way_of_the_tree(whole, stage)
 
 
-def test_what_has_no_encoding_is_refused_with_its_path_below_the_factors():
+def test_what_has_no_encoding_is_refused_with_its_path():
     """The short way knows no paths, so the tree is asked for one."""
     whole = Whole(parts=(Part(name="a"), Part(name="\udc80")))
     with pytest.raises(KeyFactorError) as caught:
         key_text(whole, Stage.COMPILE)
     (problem,) = caught.value.problems
-    assert problem.where == "value.factors.parts[1].name"
+    assert problem.where == "value.parts[1].name"

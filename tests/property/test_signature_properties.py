@@ -56,12 +56,6 @@ def contiguous(tensor):
     return places == list(range(tensor.numel()))
 
 
-def freed(tensor):
-    copy = tensor.clone()
-    copy.untyped_storage().resize_(0)
-    return copy
-
-
 def loose(tensor):
     """Equal, with other strides in the dimensions of one element."""
     strides = [
@@ -128,7 +122,6 @@ CHANGES = {
     "meta": lambda t: t.to("meta"),
     "sparse": lambda t: t.to_sparse() if t.dim() else t,
     "zero": lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype),
-    "freed": freed,
     "an array": lambda t: t.tolist(),
     "nothing at all": lambda t: None,
 }

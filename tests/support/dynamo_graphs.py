@@ -104,7 +104,39 @@ def rows_summed(x: torch.Tensor, count: int) -> tuple[Any, ...]:
     return x.sum(0) * count, torch.arange(count), x.shape[0] * 2 + 1, x
 
 
-def remember(cache: torch.Tensor, row: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """Writes a row into the cache that it is given, and reads all of it."""
-    cache.index_copy_(0, at, row)
-    return torch.softmax(cache, dim=-1)
+def halve(cache: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Halves the cache that it is given, and reads it and a row after that."""
+    cache.mul_(0.5)
+    return torch.softmax(cache, dim=-1) + row
+
+
+class Attention(nn.Module):
+    """x [batch, length, 32] -> x + causal attention of four heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm(x)).view(batch, length, 3, 4, -1)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+def branched(x: torch.Tensor) -> torch.Tensor:
+    """One of two graphs by what the data is, and a constant tensor."""
+    chosen = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2.5, (x,))
+    return chosen * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def shared_outputs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Views of an input and of each other."""
+    y = x + 1
+    return x.view(-1), y, y.t(), y[0]
+
+
+def softened(x: torch.Tensor) -> torch.Tensor:
+    """What autocast converts here and there."""
+    return torch.softmax(x @ x.t(), dim=-1) @ x

@@ -106,14 +106,7 @@ def test_inputs_that_disagree_on_a_dynamic_size_are_refused():
         artifact(torch.ones(3, 2), torch.ones(4, 2))
 
 
-def freed():
-    tensor = torch.ones(4, WIDTH)
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
 CRASHES = {
-    "freed": freed,
     "without memory": lambda: torch._efficientzerotensor((4, WIDTH)),
     "fake": lambda: FakeTensorMode().from_tensor(torch.ones(4, WIDTH)),
     "functional": lambda: torch._to_functional_tensor(torch.ones(4, WIDTH)),

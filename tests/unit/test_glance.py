@@ -68,7 +68,7 @@ def test_what_a_put_writes_is_not_decoded(monkeypatch):
     data = pack(attrs.evolve(entry_of("a"), metadata=metadata))
     found = glanced(data)
     assert found == Glance(
-        bytes=len(data),
+        size=len(data),
         last_used=found.last_used,
         unit="toy",
         device="cpu",

@@ -274,6 +274,7 @@ NAMES = tuple(f"set_{i:02}" for i in range(10))
         (list(NAMES[:-1]), NAMES, ("9 names", "10, of them here alone ['set_09']")),
         (NAMES, (), ("10, of them here alone " + str(list(NAMES))[:57] + "...", "0 names")),
         (NAMES[:4], NAMES[1:5], (str(list(NAMES[:4])), str(list(NAMES[1:5])))),
+        (("x" * 76,), ("y",), (str(["x" * 76]), "['y']")),
         (
             NAMES,
             (*NAMES[1:], 1),
@@ -294,7 +295,7 @@ NAMES = tuple(f"set_{i:02}" for i in range(10))
         ),
         (NAMES, "x" * 90, (str(list(NAMES))[:80] + "...", "'" + "x" * 79 + "...")),
     ],
-    ids=["gone", "come", "all", "short", "no words", "no words first", "order", "text"],
+    ids=["gone", "come", "all", "short", "80", "no words", "no words first", "order", "text"],
 )
 def test_long_lists_of_names_are_told_by_what_each_has_alone(one, other, shown):
     """Short lists, lists of other things and the same names in another order are shown as they are."""

@@ -7,6 +7,7 @@ from graphspec.fields import Stage, config_class, keyed, unkeyed
 from graphspec.keys.encoding import EPOCH, decode, encode
 from graphspec.keys.factors import (
     CLASS,
+    _FactorWriters,
     classes_of,
     compute_hash,
     digest,
@@ -121,6 +122,14 @@ def test_the_key_text_is_the_encoding_of_the_tree(section, stage):
     assert compute_hash(section, stage) == digest(text)
 
 
+def test_each_table_of_writers_is_of_one_stage():
+    """A new one writes as the one in use does."""
+    section = Adding(depth=3)
+    for stage in Stage:
+        tree = factor_tree(section, stage)
+        assert _FactorWriters(stage)[Adding](section) == encode(tree)
+
+
 def test_the_digest_is_the_one_that_xxhash_states():
     """The value of XXH3-128 for no bytes at all, and 32 digits for any."""
     assert digest(b"") == "99aa06d3014798d86001c324468d497f"
@@ -149,12 +158,12 @@ class Texts:
     ids=ascii,
 )
 def test_what_no_key_can_hold_is_named_by_its_field(section, where, stage):
-    """The path begins at the key's factors."""
+    """The path begins at the section."""
     with pytest.raises(KeyFactorError) as caught:
         key_text(section, stage)
     assert caught.value.problems == (
         Problem(
-            where=f"value.factors.{where}",
+            where=f"value.{where}",
             found="a string with a lone surrogate",
             wanted="text that UTF-8 can hold",
             hint="such strings come from undecodable file names; use the name's bytes",

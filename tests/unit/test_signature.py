@@ -40,12 +40,6 @@ class Named(torch.Tensor):
     """A subclass that changes nothing of what its tensor is."""
 
 
-def freed():
-    tensor = torch.ones(3, 8)
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
 def nested():
     return torch.nested.nested_tensor([torch.ones(8), torch.ones(3)])
 
@@ -82,7 +76,6 @@ UNUSUAL = {
     "mkldnn": (lambda: torch.ones(3, 8).to_mkldnn(), "a _mkldnn torch.float32 tensor"),
     "nested": (nested, "a nested torch.float32 tensor on cpu"),
     "without memory": (lambda: torch._efficientzerotensor((3, 8)), ".* without memory of its own"),
-    "freed": (freed, ".* tensor on cpu of shape .* without memory of its own"),
     "fake": (
         lambda: FakeTensorMode().from_tensor(torch.ones(3, 8)),
         "a torch.float32 FakeTensor on cpu .* without memory of its own",
@@ -137,6 +130,16 @@ def test_another_weight_is_refused_after_the_right_one(make):
         x, positions, _, scale = good()
         with pytest.raises(SignatureError, match="unit toy: input w: "):
             signature.check([x, positions, make(), scale])
+
+
+def test_a_freed_tensor_is_refused_where_it_is_examined():
+    """Whoever frees the storage of the first weights learns of it. Like all operators of torch, later calls do not look."""
+    tensor = torch.ones(3, 8)
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(
+        SignatureError, match=r"input x: .* without memory of its own[^\n]*\n.*freed"
+    ):
+        unit().check([tensor, *good()[1:]])
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
