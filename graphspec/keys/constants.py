@@ -72,7 +72,7 @@ class Sources:
 
     def _binding(self, module: str, name: str) -> Binding:
         owner, _, last = name.rpartition(".")
-        found = self._table(module, owner).get(last, [])
+        found = self._table(module, owner).get(last)
         if not found:
             raise NotConstantError("which its source does not assign")
         if len(found) > 1:
@@ -137,12 +137,10 @@ def _part(node: ast.Assign, name: str, value: Any) -> Any:
     for target in node.targets:
         if isinstance(target, ast.Name) and target.id == name:
             return value
-        if isinstance(target, ast.Tuple | ast.List) and all(
-            isinstance(part, ast.Name) for part in target.elts
-        ):
-            for part, held in zip(target.elts, value, strict=True):
-                if isinstance(part, ast.Name) and part.id == name:
-                    return held
+        if isinstance(target, ast.Tuple | ast.List) and isinstance(value, tuple | list):
+            names = [part.id for part in target.elts if isinstance(part, ast.Name)]
+            if name in names and len(names) == len(target.elts) == len(value):
+                return value[names.index(name)]
     raise NotConstantError(f"which is no constant assignment (line {node.lineno})")
 
 
@@ -185,9 +183,19 @@ _SHAPING: Mapping[str, Callable[..., Any]] = {
         max,
     )
 }
+_KEEP_ORDER = frozenset(("tuple", "list", "dict", "str"))
+"""Those of them whose result follows the order of what they are given."""
 _TEXT_METHODS = frozenset(("split", "encode", "lower", "upper", "strip"))
 _MODULES = ("math", "torch")
 """Modules whose attributes are constants by the toolchain's version."""
+
+
+def _has_set(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(map(_has_set, value))
+    if isinstance(value, dict):
+        return any(map(_has_set, value.values()))
+    return isinstance(value, set | frozenset)
 
 
 class _Reader:
@@ -252,7 +260,7 @@ class _Reader:
         values = list(map(self._value, args))
         match func:
             case ast.Name(id=name) if name in _SHAPING:
-                if name in ("tuple", "list") and values and isinstance(values[0], set | frozenset):
+                if name in _KEEP_ORDER and any(map(_has_set, values)):
                     raise NotConstantError(
                         f"which depends on the order of a set (line {func.lineno})"
                     )

@@ -107,7 +107,7 @@ def written(value: Any) -> str:
     if kind is int:
         return str(value) if abs(value) < 1 << 63 else hex(value)
     if value is None or kind is bool:
-        return "none" if value is None else str(value).lower()
+        return str(value).lower()
     if kind is float:
         return repr(value)
     if kind is bytes:

@@ -28,8 +28,8 @@ def stale_problems(
         if type(getattr(spec, "loader", None)) is not importlib.machinery.SourceFileLoader:
             continue
         file = module_file(name)
-        here = ran.get(file, [])
-        if here and not set(here) <= _codes_of(file):
+        here = ran.get(file)
+        if here and not _codes_of(file).issuperset(here):
             problems.append(
                 Problem(
                     where=f"unit {unit}",

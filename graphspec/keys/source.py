@@ -102,7 +102,7 @@ def real_origin(origin: str) -> str:
 def is_toolchain_module(name: str) -> bool:
     """True for a module of the standard library or of a package for which versions in the key stand."""
     head = name.partition(".")[0]
-    return head in TOOLCHAIN_PACKAGES or (head in sys.stdlib_module_names and head != "__main__")
+    return head in TOOLCHAIN_PACKAGES or head in sys.stdlib_module_names
 
 
 class ToolchainCode:

@@ -30,7 +30,6 @@ def full():
     """Makes cache folders with three entries, which is all that their caps allow."""
     number = itertools.count()
     with memory_folder() as folder:
-
         model = os.path.join(folder, "model")
         fill(model)
 

@@ -91,7 +91,6 @@ def test_a_class_is_one_difference_and_its_members_are_others():
         ({"a b": {"c": 1}}, {"a b": {"c": 2}}, ["v['a b'].c"]),
         ({None: 1}, {None: 2}, ["v[null]"]),
     ],
-    ids=repr,
 )
 def test_paths_lead_into_lists_of_sections_and_any_mapping(one, other, paths):
     """Lists are entered if both hold sections and are as long; names that are no fields stand in brackets."""
@@ -195,7 +194,6 @@ def test_values_are_the_same_when_their_bytes_are():
         ({"dense": (0, 4)}, "{'dense': [0, 4]}"),
         (len, "<built-in function len>"),
     ],
-    ids=repr,
 )
 def test_every_kind_of_value_has_its_words(value, text):
     """In the words of a config file."""
@@ -214,7 +212,6 @@ def test_every_kind_of_value_has_its_words(value, text):
         ((), "[]"),
         ([0, 4], "[0, 4]"),
     ],
-    ids=repr,
 )
 def test_a_schedule_is_told_in_ranges_of_batch_sizes(depths, text):
     """From one request on: the depth for none is left out. Only the field named dense is a schedule."""
@@ -314,7 +311,6 @@ def test_long_lists_of_names_are_told_by_what_each_has_alone(one, other, shown):
             ("[" + "x" * 79 + "... (builtins.tuple)", "[" + "x" * 79 + "... (builtins.list)"),
         ),
     ],
-    ids=repr,
 )
 def test_values_that_read_alike_are_told_by_their_class(one, other, shown):
     """Never the same two texts."""

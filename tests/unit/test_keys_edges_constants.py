@@ -84,6 +84,16 @@ COUNTED = (int("2"), float(2), str(2), bool(2), len("ab"), min(2, 1), max(1, 2))
 EMPTY = (tuple(), list())
 ORDER = tuple({1, 2})
 ORDER_TOO = list(frozenset((1, 2)))
+ORDER_OF_DICT = dict({(1, 2)})
+ORDER_OF_TEXT = str({1, 2})
+ORDER_INSIDE = str(({"a": [{1}]},))
+TOLD = str(({"a": [1]},))
+ONE_OF, SET_APART = {"a", "b"}
+SHORT, SHORTER, SHORTEST = (1, 2)
+LONG, LONGER = (1, 2, 3)
+SAME_SIZE, (A_PAIR, OF_NAMES) = (1, 2)
+[LISTED, UNLISTED] = [1, 2]
+LEFT_NAME = (RIGHT_NAME, _) = (1, 2)
 CALLED = function()
 CALLED_WITH = sorted((2, 1), reverse=True)
 REPLACED = "a".replace("a", "b")
@@ -166,6 +176,11 @@ VALUES = {
     "SHAPED": (frozenset((1, 2)), {1}, {}, (1,), [1], [1, 2], [0, 1, 2]),
     "COUNTED": (2, 2.0, "2", True, 2, 1, 2),
     "EMPTY": ((), []),
+    "TOLD": "({'a': [1]},)",
+    "LISTED": 1,
+    "UNLISTED": 2,
+    "LEFT_NAME": (1, 2),
+    "RIGHT_NAME": 1,
     "Sizes.rows": 4,
     "Sizes.Inner.deep": 5,
     "Sizes.Inner.rows": 5,
@@ -192,6 +207,13 @@ REFUSED = {
     "ENUM_VALUE": NO_EXPRESSION,
     "ORDER": "which depends on the order of a set (line {})",
     "ORDER_TOO": "which depends on the order of a set (line {})",
+    "ORDER_OF_TEXT": "which depends on the order of a set (line {})",
+    "ORDER_INSIDE": "which depends on the order of a set (line {})",
+    "ORDER_OF_DICT": "which depends on the order of a set (line {})",
+    "ONE_OF": NO_ASSIGNMENT,
+    "SHORT": NO_ASSIGNMENT,
+    "LONG": NO_ASSIGNMENT,
+    "SAME_SIZE": NO_ASSIGNMENT,
     "BROKEN": "whose source fails with ZeroDivisionError",
     "WRONG": "whose source fails with KeyError",
     "UNKNOWN": "which its source does not assign",
@@ -230,6 +252,10 @@ PLACES = {
     "X": "X, (Y",
     "REST": "UNPACKED, ",
     "HOLDER": "(HOLDER",
+    "ONE_OF": "ONE_OF,",
+    "SHORT": "SHORT,",
+    "LONG": "LONG,",
+    "SAME_SIZE": "SAME_SIZE,",
     "NOTED": "NOTED:",
 }
 NAME, PACKAGE = "graphspec_test_constants", "graphspec_test_package"
@@ -260,12 +286,15 @@ def sources(tmp_path_factory):
     package = folder / PACKAGE
     (package / "inner").mkdir(parents=True)
     for place in (package, package / "inner"):
-        (place / "__init__.py").write_text("HERE = 1\n")
+        (place / "__init__.py").write_text("HERE = 1\nfrom .two import A as OWN\n")
+        (place / "two.py").write_text("A = 5\n")
     (package / "one.py").write_text(
         "from .two import A\nfrom . import HERE\nfrom math import e as E\n"
     )
-    (package / "two.py").write_text("A = 5\n")
     (package / "inner" / "three.py").write_text("from ..two import A\nfrom ... import B\n")
+    (folder / "graphspec_test_latin.py").write_bytes(
+        "# coding: latin-1\nA = 'é'\n".encode("latin-1")
+    )
     (folder / "graphspec_test_broken.py").write_text("A = = 1\n")
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -330,6 +359,8 @@ def test_constants_of_other_modules_are_followed(sources):
     assert sources.constant(f"{PACKAGE}.one", "HERE", everywhere) == ("line 1", 1)
     assert sources.constant(f"{PACKAGE}.one", "E", everywhere) == ("math", math.e)
     assert sources.constant(f"{PACKAGE}.inner.three", "A", everywhere) == ("line 1", 5)
+    assert sources.constant(f"{PACKAGE}.inner", "OWN", everywhere) == ("line 1", 5)
+    assert sources.constant("graphspec_test_latin", "A", everywhere) == ("line 2", "é")
     why = "which comes from outside its package"
     assert refusal_of(sources, f"{PACKAGE}.inner.three", "B") == (why, False)
 

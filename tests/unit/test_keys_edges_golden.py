@@ -82,7 +82,6 @@ class Outer:
         (Profile(1), f"{NAME}.Profile(alpha=none, zeta=1)"),
         (DtypeName("torch.int8"), "torch.int8"),
     ],
-    ids=repr,
 )
 def test_each_value_has_its_words(value, text):
     """In Python's order and quotes of JSON; members of sets, mappings and objects sorted."""
@@ -359,6 +358,13 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     """In the words of the system."""
     assert refusal_of(str(tmp_path / "none")) == "No such file or directory"
     assert refusal_of(str(tmp_path)) == "Is a directory"
+
+
+def test_a_file_that_an_editor_has_marked_as_utf_8_is_read(tmp_path):
+    """Whatever the locale says."""
+    path = tmp_path / "goldens.json"
+    path.write_bytes(b"\xef\xbb\xbf" + checkpoint("é").encode())
+    assert list(read_goldens(str(path)).checkpoints) == ["é"]
 
 
 def test_names_with_dots_are_names(tmp_path):

@@ -136,19 +136,21 @@ def test_modules_of_the_toolchain_are_known_by_their_package(name, ours):
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """A folder of packages on the path, another one behind a link, and one that is called something else."""
-    folders = [tmp_path / "a" / "site-packages", tmp_path / "b" / "dist-packages", tmp_path / "own"]
+    names = ["a/site-packages", "b/elsewhere", "own", "c/dist-packages"]
+    folders = [tmp_path / name for name in names]
     for folder in folders:
         folder.mkdir(parents=True)
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "site-packages").symlink_to(folders[1])
-    path = [str(folders[0]), str(tmp_path / "link" / "site-packages"), str(folders[2])]
+    packages = ["a/site-packages", "link/site-packages", "c/dist-packages", "own"]
+    path = [str(tmp_path / folder) for folder in packages]
     monkeypatch.setattr(sys, "path", path)
     return ToolchainCode(), [str(f.resolve()) for f in folders]
 
 
 def test_code_of_the_toolchain_is_known_by_its_folder(packages):
     """Packages by name in folders of packages; the standard library; nothing beside them."""
-    toolchain, (one, two, own) = packages
+    toolchain, (one, two, own, three) = packages
     library = os.path.realpath(sysconfig.get_path("stdlib"))
     covered = {
         f"{one}/torch/nn/functional.py": True,
@@ -158,6 +160,8 @@ def test_code_of_the_toolchain_is_known_by_its_folder(packages):
         f"{one}/mine/torch/x.py": False,
         f"{two}/sympy/core/add.py": True,
         f"{two}/mine/x.py": False,
+        f"{three}/numpy/x.py": True,
+        f"{three}/mine/x.py": False,
         f"{own}/torch/x.py": False,
         f"{one}-more/torch/x.py": False,
         f"{library}/json/decoder.py": True,
@@ -237,6 +241,18 @@ def test_code_that_its_file_no_longer_holds_is_refused(modules):
         file.write("def f(:\n")
     assert stale_problems(ran[:1], declared, "mlp") == wanted[:1]
     assert stale_problems(ran[2:], names[:1], "mlp") == []
+
+
+def test_all_of_a_file_may_have_run(modules):
+    """The module's own code too, and in whatever encoding it is written."""
+    text = "# coding: latin-1\ndef f():\n    return 'é'\n"
+    path = modules("graphspec_test_latin", "")
+    with open(path, "wb") as file:
+        file.write(text.encode("latin-1"))
+    module = importlib.import_module("graphspec_test_latin")
+    whole = compile(text.encode("latin-1"), path, "exec")
+    ran = [Function(whole, {}), Function(module.f.__code__, {})]
+    assert stale_problems(ran, ["graphspec_test_latin"], "mlp") == []
 
 
 def test_a_module_that_a_hook_has_rewritten_is_left_out(modules, monkeypatch):

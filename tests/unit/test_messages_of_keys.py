@@ -50,7 +50,6 @@ FACTS = "give its shape, dtype or other plain facts instead"
         (Holder(0, {"a": [1j]}), "value.other.a[0]", "builtins.complex", FACTS),
         (Holder(1j, len), "value.one", "builtins.complex", FACTS),
     ],
-    ids=repr,
 )
 def test_what_has_no_encoding_is_refused_by_place_kind_and_what_to_do(value, where, found, hint):
     """The first of what cannot be encoded, by its path; what to do depends on what it is."""
