@@ -33,16 +33,17 @@ def main() -> None:
                 samples[way].append(fresh(CHILD, way, **variables))
     for way, taken in samples.items():
         print(
-            f"{way:10s} first output {median(taken, 'first_s'):7.3f} s   a call "
-            f"{median(taken, 'call_us'):7.0f} us   (cold {cold[way]['first_s']:.1f} s)"
+            f"{way:10s} first output {median(taken, 'first_s'):7.3f} s, of a processor "
+            f"{median(taken, 'first_cpu_s'):7.3f} s   a call {median(taken, 'call_us'):7.0f} us   "
+            f"(cold {cold[way]['first_s']:.1f} s)"
         )
     assert all(o[0] == "hit" for s in samples["graphspec"] for o in s["outcomes"])
     assert not any(s["inductor_loaded"] for s in samples["graphspec"])
-    beyond = {
-        way: median(samples[way], "first_s") - median(samples["eager"], "first_s") for way in WAYS
-    }
+    # Processor time: what else runs on a machine disturbs it less.
+    dynamo = median(samples["eager"], "first_cpu_s")
+    beyond = {way: median(samples[way], "first_cpu_s") - dynamo for way in WAYS[:2]}
     ratio = median(samples["graphspec"], "first_s") / median(samples["inductor"], "first_s")
-    print(f"beyond Dynamo: {beyond}")
+    print(f"seconds of a processor beyond Dynamo's own: {beyond}")
     print(f"ratio {ratio:.3f}, {THREADS} threads, {asked.rounds} rounds")
     write(
         "backend",

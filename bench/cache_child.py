@@ -168,15 +168,17 @@ WAYS = {f.__name__: f for f in (ours, package, artifact, torch_compile)}
 
 def load(way, folder):
     """Milliseconds to a callable. `start_ms`: in a new process, from the moment when torch is imported, with what the way
-    imports. `again_ms`: the median of later loads, with everything imported."""
+    imports. `again_ms`: the median of later loads, with everything imported. Both also as processor time, which other
+    work on the machine does not stretch."""
     import torch
 
-    taken, loaded = [], []
+    taken, spent, loaded = [], [], []
     with torch.no_grad():
         for at in range((AGAIN_COMPILE if way == "torch_compile" else AGAIN) + 1):
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), time.process_time()
             loaded.append(WAYS[way](folder, at))
             taken.append((time.perf_counter() - began) * 1000)
+            spent.append((time.process_time() - busy) * 1000)
         inputs = inputs_of(unit_of_the_example()[1][UNIT])
         for call in loaded:
             out = call(*inputs)
@@ -185,6 +187,8 @@ def load(way, folder):
     return {
         "start_ms": taken[0],
         "again_ms": statistics.median(taken[1:]),
+        "start_cpu_ms": spent[0],
+        "again_cpu_ms": statistics.median(spent[1:]),
         "sum": out.sum().item(),
         "inductor_loaded": "torch._inductor" in sys.modules,
     }

@@ -55,8 +55,9 @@ def _plain(value: Any) -> Any:
         return [list(tier) for tier in value.tiers]
     if is_config_class(type(value)):
         data = {
-            name: HIDDEN if policy.secret else _plain(getattr(value, name))
+            name: HIDDEN if policy.secret and held not in (None, ()) else _plain(held)
             for name, policy in policies(type(value)).items()
+            for held in (getattr(value, name),)
         }
         if isinstance(value, SpeculatorConfig):
             data = {"class": f"{type(value).__module__}.{type(value).__qualname__}", **data}

@@ -38,7 +38,7 @@ def bindings(body: list[ast.stmt], always: bool = True) -> Iterator[tuple[str, B
 def _bodies(node: ast.stmt) -> list[list[ast.stmt]]:
     parts = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
     parts += [part.body for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
-    return [part for part in parts if isinstance(part, list) and part]
+    return [part for part in parts if part]
 
 
 def _stored(node: ast.stmt, inner_bodies: list[list[ast.stmt]]) -> Iterator[str]:

@@ -181,11 +181,9 @@ def _contents(module: str) -> Mapping[str, Any]:
 
 def _is_value(value: Any) -> bool:
     """True for what a graph could be made from: anything with a canonical encoding, and tensors."""
-    if value is None or isinstance(value, enum.Enum):
-        return True
     if isinstance(value, ModuleType | type | FunctionType):
         return False
-    if any(c.__module__ == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__[:-1]):
+    if any(c.__module__ == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__):
         return True
     return _text(value) is not None
 

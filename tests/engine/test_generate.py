@@ -66,7 +66,7 @@ def ties_and_strays(with_drafts, without):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 20])
+@pytest.mark.parametrize("size", [1, pytest.param(7, marks=pytest.mark.deep), 20])
 def test_greedy_text_is_the_same_with_and_without_speculation(engines, size):
     """On 20 prompts of several kinds, alone and in batches, drafts change no token but near ties (1 in 1,000)."""
     ready, plain, tokenizer = engines

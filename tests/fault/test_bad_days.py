@@ -131,7 +131,16 @@ def test_B50_a_cache_that_is_switched_off_reads_and_writes_nothing(config, libra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["noexec mount", "symbolic link", "spaces and letters", "deep"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "noexec mount",
+        *(
+            pytest.param(kind, marks=pytest.mark.deep)
+            for kind in ("symbolic link", "spaces and letters", "deep")
+        ),
+    ],
+)
 def test_B51_odd_folders_work(config, libraries, tmp_path, mounted, kind):
     """Libraries are opened from memory, so even a mount without the right to execute serves them."""
     if kind == "noexec mount":
@@ -164,6 +173,7 @@ def test_offline_with_an_empty_folder_is_an_error_that_loads_no_compiler(config,
     assert "torch._inductor" not in err
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_offline_with_a_warm_folder_is_as_any_start(config, libraries, tmp_path):
     """Mounted or copied from a builder, it serves every unit."""

@@ -86,6 +86,7 @@ def test_damaged_entries_are_rebuilt_with_named_outcomes(config, tmp_path, warm_
     assert outcomes(warm(config, cache)[1]) == {"scale": ("hit", False), "mix": ("hit", False)}
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_two_warmups_at_once_compile_each_unit_once(config, tmp_path):
     """Started together on an empty cache, the two compile two units in all, and both report success."""

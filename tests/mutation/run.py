@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("HYPOTHESIS_PROFILE", "ci")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(ROOT))
-    return _run(modules, tests, reasons, options)
+    return _run(modules, tests, settings["again"], reasons, options)
 
 
 def _reasons() -> Mapping[Name, str]:
@@ -68,7 +68,11 @@ def _reasons() -> Mapping[Name, str]:
 
 
 def _run(
-    modules: Sequence[str], tests: Sequence[str], reasons: Mapping[Name, str], options: Any
+    modules: Sequence[str],
+    tests: Sequence[str],
+    again: Sequence[str],
+    reasons: Mapping[Name, str],
+    options: Any,
 ) -> int:
     import pytest
     from forks import Forks
@@ -85,10 +89,11 @@ def _run(
     if forks.broken or not forks.verdicts:
         print(f"without any mutant (pytest: {status}):", *forks.broken, sep="\n  ")
         return 3
-    survivors = {v.mutant.name for v in forks.verdicts if v.outcome in ("survived", "uncovered")}
+    alive = [v for v in forks.verdicts if v.outcome in ("survived", "uncovered")]
+    survivors = {v.mutant.name for v in alive}
     wrong = _retried(
-        {v.mutant.name: v for v in forks.verdicts if v.mutant.name in survivors - reasons.keys()},
-        () if options.tests else tests,
+        [v for v in alive if v.mutant.name not in reasons],
+        () if options.tests else [*tests, *again],
     )
     whole = not options.tests and not options.function
     named = {f"graphspec.keys.{n}" for n in modules}
@@ -110,17 +115,17 @@ def _tell(reasons: Mapping[Name, str]) -> Any:
     return tell
 
 
-def _retried(found: Mapping[Name, Any], tests: Sequence[str]) -> list[Name]:
+def _retried(found: Sequence[Any], tests: Sequence[str]) -> list[Name]:
     """Those of the survivors that also survive in a tree of their own."""
     if not found or not tests:
-        return list(found)
+        return [verdict.mutant.name for verdict in found]
     tree = BUILD / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     for name in TREE:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copy2(ROOT / name, tree / name)
-    return [name for name, verdict in found.items() if not _fails(tree, verdict, tests)]
+    return [verdict.mutant.name for verdict in found if not _fails(tree, verdict, tests)]
 
 
 def _fails(tree: Path, verdict: Any, tests: Sequence[str]) -> bool:

@@ -123,6 +123,7 @@ def test_recompile_of_an_unknown_unit_names_the_nearest(capsys, root, config):
     assert "did you mean 'scale'?" in err
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_recompile_of_a_real_unit_gives_the_stored_bytes(capsys, config, shared_cache, monkeypatch):
     """Compiled by a warmup in one process and by the command in another, in other folders: byte for byte the same."""

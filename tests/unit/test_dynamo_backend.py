@@ -167,6 +167,7 @@ def test_a_demand_of_the_compiler_becomes_a_guard(shared_cache, monkeypatch):
     assert isinstance(caught.value.inner_exception, OfflineMissError)
 
 
+@pytest.mark.deep
 def test_written_inputs_are_written(shared_cache):
     """The caller's own tensor changes, and autograd's version of it too."""
     mine, row = x(6), torch.ones(WIDTH)

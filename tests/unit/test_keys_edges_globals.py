@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import types
 
 import pytest
 
@@ -49,12 +50,16 @@ class Called:
     def __call__(self): pass
 class Worded(str):
     pass
+class Tensor:
+    def __init__(self): self.data = len
 FACTOR, OTHER, LATE = 3, 4, 5
 API_TOKEN = "abc"
 MODE = Mode.ONE
 NONE = None
 ALIKE = True
 TENSOR = torch.ones(1)
+PARAMETER = torch.nn.Parameter(torch.ones(1))
+DEVICE, NO_TENSOR = torch.device("cpu"), Tensor()
 FROM_ENVIRONMENT = os.environ.get("NOTHING_OF_THIS_NAME", 1)
 FUNCTIONS = {"relu": torch.relu}
 NAMES = frozenset(("a", "b"))
@@ -80,6 +85,8 @@ def reads_mode(): return MODE, Mode.ONE, Mode.ONE.value
 def reads_none(): return NONE
 def reads_alike(): return ALIKE
 def reads_tensor(): return TENSOR
+def reads_parameter(): return PARAMETER
+def reads_no_tensor(): return DEVICE, NO_TENSOR, NO_TENSOR.data
 def reads_environment(): return FROM_ENVIRONMENT
 def reads_functions(): return FUNCTIONS
 def reads_names():
@@ -167,7 +174,7 @@ def changed(module, name, now, said, at, origin):
 
 QUIET = (
     "reads_factor reads_factor_too reads_token reads_mode reads_none reads_alike reads_functions reads_sets "
-    "reads_harmless reads_empty reads_called reads_class imports_nothing reads_modules reads_own reads_builtin reads_list"
+    "reads_harmless reads_no_tensor reads_empty reads_called reads_class imports_nothing reads_modules reads_own reads_builtin reads_list"
 ).split()
 
 
@@ -236,6 +243,7 @@ def test_a_changed_class_attribute_is_told(module, monkeypatch):
     ("name", "what", "why"),
     [
         ("reads_tensor", "TENSOR", "which is no constant expression (line {})"),
+        ("reads_parameter", "PARAMETER", "which is no constant expression (line {})"),
         ("reads_environment", "FROM_ENVIRONMENT", "which is no constant expression (line {})"),
         ("reads_file", "__file__", "which its source does not assign"),
     ],
@@ -316,6 +324,18 @@ def test_a_constant_of_a_module_that_is_not_declared_is_told(module, monkeypatch
         monkeypatch.setattr(holder, attribute, 9)
     (only,) = found(module, name, modules=(NAME, BESIDE))
     assert only.found.startswith(f"module global {what} = 9 (an integer), read at ")
+
+
+def test_a_module_without_a_file_cannot_be_declared(module, monkeypatch):
+    """Its values come from nowhere that a digest could cover."""
+    made = types.ModuleType("graphspec_test_made")
+    made.SCALE = 2
+    monkeypatch.setattr(module, "beside", made)
+    (only,) = found(module, "reads_beside", modules=(NAME, BESIDE))
+    said = (
+        "module global graphspec_test_made.SCALE, which comes from a module that is not declared, "
+    )
+    assert only.found.startswith(said)
 
 
 def test_a_module_is_declared_by_its_file_too(module, tmp_path):

@@ -151,6 +151,8 @@ def test_code_from_a_text_that_the_toolchain_calls_is_the_toolchains():
     """In no module: Dynamo's guards. In a module, or called by somebody else, it is not."""
     toolchain, mine = frame(json.__file__, **TORCH), frame(**MINE)
     assert kept(frame("<string>", back=toolchain)) == []
+    assert kept(frame("<string>", back=frame("<text>", **TORCH))) == []
+    assert kept(frame("<string>", back=frame("<text>", **MINE))) == ["module ?"]
     assert kept(frame("<string>", back=toolchain, **MINE)) == ["module mine"]
     assert kept(frame("<string>", back=mine)) == ["module ?"]
     assert kept(frame("<string>")) == ["module ?"]
@@ -170,6 +172,8 @@ def test_a_function_that_dynamo_goes_through_counts_as_run():
     assert kept(interprets(dynamo, json.__file__, **TORCH)) == []
     assert kept(interprets(f"{os.sep}other.py", "/unit.py", **MINE)) == [f"{os.sep}other.py"]
     assert kept(frame(dynamo, qualname="other", **TORCH)) == [dynamo]
+    texts = [interprets(dynamo, f"<{n}>", __name__=n) for n in ("torch.fx", "one", "two")]
+    assert kept(*texts) == ["module one", "module two"]
 
 
 def test_the_files_of_the_toolchain_are_looked_at_once():
@@ -210,6 +214,23 @@ def test_what_runs_below_imports_logs_and_warnings_is_aside():
         assert watch.functions == {}
 
 
+def test_a_watch_inside_a_log_call_sees_what_runs_in_it():
+    """An engine may be warmed by a log handler: what stands above the caller does not matter."""
+    text = f"def f():\n    os.getenv('{VARIABLE}')\n    len(os.environ)\n"
+    function = made(text, __name__="mine")
+    seen = []
+
+    class Warms(logging.Handler):
+        def emit(self, record):
+            seen.append(watched(function))
+
+    logger = logging.Logger("own")
+    logger.addHandler(Warms())
+    logger.warning("a")
+    assert seen[0].variables == ((VARIABLE, f"{__file__}:2"), (EVERY, f"{__file__}:3"))
+    assert [f.code for f in seen[0].functions.values()] == [function.__code__]
+
+
 def test_the_reader_of_a_variable_is_behind_its_accessors():
     """Modules that read on behalf of others are passed over; without a reader there is no read."""
     names = ("os", "_collections_abc", "collections.abc", "posixpath", "ntpath", "genericpath")
@@ -224,7 +245,13 @@ def test_the_reader_of_a_variable_is_behind_its_accessors():
         frame(os.__file__, back=frame("/x.py", __name__="os"), __name__="os"), "C", None
     )
     watch._variable(frame("/a.py", back=frame("/nameless.py")), "D", None)
-    assert watch.variables == (("A", "/reader.py:1"), ("D", "/nameless.py:1"))
+    for module_globals in (TORCH, MINE):
+        watch._variable(frame("/a.py", back=frame("<text>", **module_globals)), "E", None)
+    assert watch.variables == (
+        ("A", "/reader.py:1"),
+        ("D", "/nameless.py:1"),
+        ("E", "<text>:1"),
+    )
 
 
 def test_the_profile_function_of_before_is_put_back():

@@ -137,7 +137,7 @@ def test_a_library_for_graph_capture_gives_the_same(entries):
         artifact(torch.ones(2, WIDTH).double())
 
 
-@pytest.mark.parametrize("single_threaded", [False, True])
+@pytest.mark.parametrize("single_threaded", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_loading_takes_little_more_memory_than_the_payload(entries, tmp_path, single_threaded):
     """From lookup to callable, a process grows by the payload and at most 10 MB, whatever the payload's size."""
     padding = 32 << 20

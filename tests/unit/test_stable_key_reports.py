@@ -268,6 +268,7 @@ CONSTANT = {
     "NgramSpeculatorConfig": "matching runs on the host; its class is a factor",
     "NgramGPUSpeculatorConfig": "the same",
     "SuffixSpeculatorConfig": "the same",
+    "CacheConfig": "where compiled code is kept, and unkeyed where it stands",
 }
 """Sections whose fields are in no key, each with the reason."""
 
