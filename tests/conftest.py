@@ -15,7 +15,7 @@ from support.checkpoints import TINY, write_checkpoint
 _SLOW = [HealthCheck.too_slow]
 settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile(
-    "ci", max_examples=50, deadline=None, derandomize=True, suppress_health_check=_SLOW
+    "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW
 )
 settings.register_profile("deep", max_examples=5000, deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

@@ -16,6 +16,8 @@ from support.processes import as_user_without_a_name
 from support.warmups import entry_paths, finish, outcomes, start, warm
 
 STRANGER = 1234567
+WARM: set[Path] = set()
+"""Folders that this process has warmed."""
 
 
 @pytest.fixture
@@ -29,8 +31,10 @@ def config(tmp_path, tiny_config):
 @pytest.fixture
 def libraries(config, shared_cache):
     """A folder with the toy's entries, compiled once for all tests of a run."""
-    code, _, err = warm(config, shared_cache)
-    assert code == 0, err
+    if shared_cache not in WARM:
+        code, _, err = warm(config, shared_cache)
+        assert code == 0, err
+        WARM.add(shared_cache)
     return shared_cache
 
 
@@ -75,6 +79,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_made_anew(config, libraries, tmp_
     assert len(report["findings"]) <= 1
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_B41_no_home_and_no_name_is_one_note(config, libraries, tmp_path):
     """A user id that nobody knows, without HOME: a temporary folder of its own, which the note names; then hits."""
@@ -92,6 +97,7 @@ def test_B41_no_home_and_no_name_is_one_note(config, libraries, tmp_path):
     assert len(entry_paths(place)) == 2
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_B47_a_folder_that_others_may_write_to_is_not_used(config, libraries, tmp_path):
     """It holds good entries, and none is loaded: one finding with the mode bits. `--strict` refuses before any work."""

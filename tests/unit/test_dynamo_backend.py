@@ -144,6 +144,7 @@ def test_importing_the_backend_loads_no_torch():
     assert run_python(code) == "[]"
 
 
+@pytest.mark.deep
 def test_a_dynamic_graph_serves_all_its_sizes(shared_cache):
     """Sizes, a number of the caller's, and outputs that are no tensors, over the range that Dynamo's guards allow."""
     call = compiled(rows_summed, shared_cache, dynamic=True)
