@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphspec.config.engine import EngineConfig
 from graphspec.config.extras import WatermarkAlgorithm, WatermarkConfig
-from graphspec.fields import Stage, config_class, is_config_class, keyed, unkeyed
+from graphspec.fields import Stage, config_class, is_config_class, keyed, policies, unkeyed
 from graphspec.keys.compare import Difference, Hidden, Kind, compare, describe, same
 from graphspec.keys.encoding import DtypeName, EnumName, decode, encode
 from graphspec.keys.explain import differences, factors_of
