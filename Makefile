@@ -12,7 +12,7 @@ CODE := graphspec capture kernels cache tests bench _graphspec_pytest.py
 # slower than one.
 WORKERS ?= 2
 
-.PHONY: demo test lint types contracts unit test-deep gpu-check bench format clean
+.PHONY: demo test lint types contracts unit test-deep mutants gpu-check bench format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/graphspec warmup --config $(CONFIG)
@@ -51,6 +51,10 @@ unit: $(VENV)/.ready
 
 test-deep: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=deep OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -q --timeout 3600
+
+# Some ten minutes. mutmut is no dependency of the project: pip install mutmut==3.8.1 first.
+mutants: $(VENV)/.ready
+	$(BIN)/python tests/mutation/run.py
 
 # On a machine with a CUDA device.
 gpu-check:
