@@ -1,6 +1,6 @@
 """`DiskStore`: one file per entry, published by one link, verified on every read, corrupt files set aside.
 
-Layout below the root: ``entries/ab/KEY.v2.entry``, ``tmp/`` (files being written), ``quarantine/``, ``locks/``. Entries
+Layout below the root: ``entries/ab/KEY.v3.entry``, ``tmp/`` (files being written), ``quarantine/``, ``locks/``. Entries
 hold no path of the folder, so it can be moved, copied or mounted read-only.
 """
 
@@ -153,7 +153,7 @@ class DiskStore:
         try:
             seen = os.lstat(path)
             data = _read_again_if_stale(path)
-            entry = unpack(data, trust=self._trust)
+            entry = unpack(data, trust=self._trust, quick=True)
             if entry.key.digest != key.digest:
                 raise EntryCorruptError(f"it is the entry of another key, {entry.key.digest}")
         except (FileNotFoundError, NotADirectoryError):

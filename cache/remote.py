@@ -1,6 +1,6 @@
 """`RemoteStore`: packed entries in an object store or a database, verified like those on a disk.
 
-A tier keeps named blocks of bytes, and is no more trusted than a wire. An entry is named ``ab/KEY.v2.entry``, as below
+A tier keeps named blocks of bytes, and is no more trusted than a wire. An entry is named ``ab/KEY.v3.entry``, as below
 ``entries/`` of a cache folder, and has the same bytes, so any tier can be filled and emptied with standard tools.
 """
 

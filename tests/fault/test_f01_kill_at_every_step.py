@@ -66,7 +66,7 @@ def outcome_after_a_kill(root, situation):
         assert bytes(found.entry.payload) == PAYLOAD
     elif found.outcome is Outcome.CORRUPT:
         assert situation == "a file that is no entry"
-        assert found.reason == "truncated: 11 bytes, the fixed part has 200"
+        assert found.reason == "truncated: 11 bytes, the fixed part has 216"
     else:
         assert found.outcome is Outcome.MISS
     stored = store.put(ENTRY)

@@ -15,7 +15,7 @@ from support.crash_actions import ENTRY, PAYLOAD, damage
 from support.entries import entry_of, key_of
 from support.faults import Killer, memory_folder
 
-REASON = "truncated: 11 bytes, the fixed part has 200\n"
+REASON = "truncated: 11 bytes, the fixed part has 216\n"
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ NAMES = {
     "percent and braces": "%s{0}%(x)d",
     "dots and dashes": "-rf ..",
     "undecodable bytes": os.fsdecode(b"\xff\xfe"),
-    "looks like an entry": "x.v2.entry",
+    "looks like an entry": "x.v3.entry",
     "200 characters": "d" * 200,
     "deep": "/".join(["folder"] * 200),
 }

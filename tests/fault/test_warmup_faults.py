@@ -47,7 +47,9 @@ def toy_entries(config, cache):
 
 
 @pytest.mark.slow
-def test_kill_during_a_cold_warmup_leaves_nothing_in_the_way(config, tmp_path):
+def test_kill_during_a_cold_warmup_leaves_nothing_in_the_way(
+    config, tmp_path, warm_copy, shared_cache
+):
     """kill -9 while units compile; the next warmup succeeds, and the one after compiles nothing."""
     cache = tmp_path / "cache"
     process = start(config, cache)
@@ -59,7 +61,7 @@ def test_kill_during_a_cold_warmup_leaves_nothing_in_the_way(config, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not entry_paths(cache)
-    code, report, err = warm(config, cache)
+    code, report, err = warm(config, cache, quick=shared_cache)
     assert code == 0, err
     assert outcomes(report) == {"scale": ("miss", True), "mix": ("miss", True)}
     assert os.listdir(cache / "tmp") == []

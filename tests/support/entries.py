@@ -28,7 +28,7 @@ def entry_of(name: str, payload: bytes = b"library bytes") -> Entry:
 
 def fixed_part(
     *,
-    version=2,
+    version=3,
     codec=0,
     header=0,
     zero=0,
@@ -36,8 +36,9 @@ def fixed_part(
     digests=(b"", b""),
     public_key=bytes(32),
     signature=bytes(64),
+    check=bytes(16),
 ):
-    """The first 200 bytes of an entry with any content, and a right check."""
+    """The first 216 bytes of an entry with any content, and a right check."""
     data = struct.pack(
         "<8sIIIIQ32s32s32s",
         b"GSPECENT",
@@ -49,11 +50,16 @@ def fixed_part(
         *digests,
         public_key,
     )
-    data += signature
+    data += signature + check
     return data + xxhash.xxh3_64_digest(data)
 
 
 def with_header(header, payload=b""):
     """A file with right digests around any header."""
-    digests = hashlib.sha256(header).digest(), hashlib.sha256(payload).digest()
-    return fixed_part(header=len(header), payload=len(payload), digests=digests) + header + payload
+    fixed = fixed_part(
+        header=len(header),
+        payload=len(payload),
+        digests=(hashlib.sha256(header).digest(), hashlib.sha256(payload).digest()),
+        check=xxhash.xxh3_128_digest(payload),
+    )
+    return fixed + header + payload

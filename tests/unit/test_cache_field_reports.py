@@ -326,10 +326,10 @@ ORPHANS = {
     "no total": lambda root: os.unlink(os.path.join(root, USAGE)),
     "half a total": lambda root: os.truncate(os.path.join(root, USAGE), 20),
     "a total of another folder": lambda root: write(root, USAGE, bytes(32)),
-    "a file that is no entry": lambda root: write(root, "entries/00/" + "0" * 32 + ".v2.entry"),
+    "a file that is no entry": lambda root: write(root, "entries/00/" + "0" * 32 + ".v3.entry"),
     "an entry of another version": lambda root: write(root, "entries/00/" + "0" * 32 + ".v1.entry"),
-    "a reason without its file": lambda root: write(root, "quarantine/x.v2.entry.reason"),
-    "a file without its reason": lambda root: write(root, "quarantine/x.v2.entry"),
+    "a reason without its file": lambda root: write(root, "quarantine/x.v3.entry.reason"),
+    "a file without its reason": lambda root: write(root, "quarantine/x.v3.entry"),
     "a folder among the entries": lambda root: os.makedirs(os.path.join(root, "entries/00/x")),
 }
 

@@ -80,7 +80,7 @@ def test_ls_lists_units_sizes_and_uses(cache):
 def test_ls_tells_what_is_unreadable_from_what_another_version_wrote(cache):
     """Damage is a finding; an entry of a newer graphspec in a shared folder is none."""
     other = cache.put("a")
-    other.rename(str(other).replace(".v2.", ".v3."))
+    other.rename(str(other).replace(".v3.", ".v4."))
     assert cache.answer("ls")[0] == 0
     cache.put("b").write_bytes(b"bad")
     code, told = cache.answer("ls")
@@ -170,8 +170,8 @@ def test_show_needs_only_the_beginning_of_a_key(cache):
     code, told = cache.answer("show", key_of("a").digest[:6].upper())
     assert code == 0
     assert (told["key"], told["path"], told["problem"]) == (key_of("a").digest, str(path), "")
-    assert told["header_bytes"] + told["payload_bytes"] + 200 == told["bytes"]
-    assert (told["format"], told["signed_by"]) == (2, None)
+    assert told["header_bytes"] + told["payload_bytes"] + 216 == told["bytes"]
+    assert (told["format"], told["signed_by"]) == (3, None)
     assert told["metadata"] == {"unit": "'toy'", "device": "'cpu'", "compile_seconds": "1.5"}
     assert told["reads"] == ["model.rms_norm_eps"]
     assert told["provenance"] == {"torch": "2.13.0"}
@@ -259,7 +259,7 @@ def make_link(path):
 DAMAGES = {
     "flipped": (flip, "the payload's SHA-256 differs"),
     "cut": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "truncated"),
-    "renamed": (lambda p: p.rename(p.parent / f"{'0' * 32}.v2.entry"), "the entry of another key"),
+    "renamed": (lambda p: p.rename(p.parent / f"{'0' * 32}.v3.entry"), "the entry of another key"),
     "in another folder": (move, "it lies where no lookup finds it"),
     "a folder": (make_folder, "a folder lies where the entry should be"),
     "a link to nothing": (make_link, "a symbolic link that leads nowhere"),

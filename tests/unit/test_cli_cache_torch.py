@@ -60,8 +60,8 @@ def test_prune_removes_entries_that_another_installation_made(capsys, root):
         stored_for(root, "cuda toolkit", {**cuda, "cuda": "1.0"}),
         stored_for(root, "old format", None),
     ]
-    os.rename(gone[-1], gone[-1].replace(".v2.", ".v1."))
-    gone[-1] = gone[-1].replace(".v2.", ".v1.")
+    os.rename(gone[-1], gone[-1].replace(".v3.", ".v1."))
+    gone[-1] = gone[-1].replace(".v3.", ".v1.")
     damaged = DiskStore(root).path_of(entry_of("damaged").key)
     DiskStore(root).put(entry_of("damaged"))
     with open(damaged, "wb") as file:

@@ -67,7 +67,7 @@ def test_entries_are_private_files_in_folders_by_digest(store):
     store.put(entry_of("a"))
     path = at(store, "a")
     digest = key_of("a").digest
-    assert path.parts[-3:] == ("entries", digest[:2], digest + ".v2.entry")
+    assert path.parts[-3:] == ("entries", digest[:2], digest + ".v3.entry")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_nlink == 1
     assert os.listdir(os.path.join(store.root, "tmp")) == []
@@ -94,10 +94,10 @@ def flipped(data):
 CORRUPT = {
     "truncated": (lambda data: data[:-5], "truncated"),
     "empty": (lambda data: b"", "truncated"),
-    "flipped": (flipped, "payload's SHA-256 differs"),
+    "flipped": (flipped, "payload's XXH3-128 differs"),
     "appended": (lambda data: data + b"x", "follow the payload"),
     "foreign": (lambda data: b"\x7fELF" + data[4:], "magic number differs"),
-    "other format": (lambda data: data[:8] + struct.pack("<I", 3) + data[12:], "format version 3"),
+    "other format": (lambda data: data[:8] + struct.pack("<I", 4) + data[12:], "format version 4"),
 }
 
 

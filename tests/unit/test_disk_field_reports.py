@@ -229,7 +229,7 @@ def test_B47_an_id_that_is_no_digest_is_refused(name):
 
 def test_B47_an_id_from_the_command_line_is_compared_and_never_opened(tmp_path):
     """(d) A path is the beginning of no key: usage error, and the file it names stays unread."""
-    secret = tmp_path / "x.v2.entry"
+    secret = tmp_path / "x.v3.entry"
     os.mkfifo(secret)  # whoever opened it would hang
     assert DiskStore(str(tmp_path / "cache")).put(entry_of("a")).written
     command = [sys.executable, "-P", "-m", "graphspec", "cache", "show", "../../x", "--json"]

@@ -22,21 +22,22 @@ from support.entries import METADATA, entry_of, fixed_part, with_header
 SMALL = pack(entry_of("a"))
 HEADER_END = PREFIX_BYTES + read_prefix(SMALL).header
 
-GOLDEN = "787f542a1ca8cbd3fa4be16d82ea1817e99e40d64667f90efc6e35993d70ead9"
+GOLDEN = "139c7af82dd2dfd5d238b43792c8a8ffa3fb0dc2face9e894efe4811548e501a"
 
 
 def test_fixed_part_is_as_documented():
     """Offsets and sizes of the fixed part are those of the module's table, so that other tools can read it."""
     magic, version, codec, header, zero, payload = struct.unpack_from("<8sIIIIQ", SMALL)
-    assert (magic, version, codec, zero) == (b"GSPECENT", 2, 0, 0)
+    assert (magic, version, codec, zero) == (b"GSPECENT", 3, 0, 0)
     sizes = read_prefix(SMALL)
     assert (header, payload) == (sizes.header, sizes.payload)
-    assert PREFIX_BYTES == 200
-    assert SMALL[32:64] == hashlib.sha256(SMALL[200 : 200 + header]).digest()
-    assert SMALL[64:96] == hashlib.sha256(SMALL[200 + header :]).digest()
+    assert PREFIX_BYTES == 216
+    assert SMALL[32:64] == hashlib.sha256(SMALL[216 : 216 + header]).digest()
+    assert SMALL[64:96] == hashlib.sha256(SMALL[216 + header :]).digest()
     assert SMALL[96:192] == bytes(96)
-    assert SMALL[192:200] == xxhash.xxh3_64_digest(SMALL[:192])
-    assert len(SMALL) == 200 + header + payload == sizes.end
+    assert SMALL[192:208] == xxhash.xxh3_128_digest(SMALL[216 + header :])
+    assert SMALL[208:216] == xxhash.xxh3_64_digest(SMALL[:208])
+    assert len(SMALL) == 216 + header + payload == sizes.end
 
 
 def test_entry_is_self_describing():
@@ -62,13 +63,42 @@ def test_truncation_at_every_length_is_corrupt():
             unpack(SMALL[:length])
 
 
-def test_every_flipped_bit_is_corrupt():
-    """No single bit of fixed part, header or payload can change without being noticed."""
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_flipped_bit_is_corrupt(quick):
+    """No single bit of fixed part, header or payload can change without being noticed, by either digest."""
     for at in range(len(SMALL) * 8):
         data = bytearray(SMALL)
         data[at // 8] ^= 1 << at % 8
         with pytest.raises(EntryCorruptError):
-            unpack(bytes(data))
+            unpack(bytes(data), quick=quick)
+
+
+def with_payload_digests(payload, sha256_of, xxh3_of):
+    header = encode({"key": b"k", "metadata": {}})
+    fixed = fixed_part(
+        header=len(header),
+        payload=len(payload),
+        digests=(hashlib.sha256(header).digest(), hashlib.sha256(sha256_of).digest()),
+        check=xxhash.xxh3_128_digest(xxh3_of),
+    )
+    return fixed + header + payload
+
+
+def nobody(seal):
+    return ""
+
+
+def test_quick_leaves_out_the_sha_256_alone_and_never_with_trust():
+    """A writer that lies about one of the two digests: each reader finds what it checks, and a seal needs the SHA-256."""
+    lies = with_payload_digests(b"payload", b"other", b"payload")
+    assert unpack(lies, quick=True).payload == b"payload"
+    for asked in ({}, {"trust": nobody}, {"trust": nobody, "quick": True}):
+        with pytest.raises(EntryCorruptError, match="the payload's SHA-256 differs"):
+            unpack(lies, **asked)
+    lies = with_payload_digests(b"payload", b"payload", b"other")
+    for asked in ({}, {"quick": True}, {"trust": nobody}):
+        with pytest.raises(EntryCorruptError, match="the payload's XXH3-128 differs"):
+            unpack(lies, **asked)
 
 
 def test_bytes_after_the_payload_are_corrupt():
@@ -83,13 +113,13 @@ def test_an_empty_file_is_corrupt():
         unpack(b"")
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, 2**32 - 1])
+@pytest.mark.parametrize("version", [0, 1, 2, 4, 2**32 - 1])
 def test_another_format_version_is_refused_by_its_number(version):
     """An entry of an older or newer format names both versions."""
     data = bytearray(SMALL)
     struct.pack_into("<I", data, 8, version)
     with pytest.raises(
-        EntryCorruptError, match=f"format version {version}, this graphspec reads 2"
+        EntryCorruptError, match=f"format version {version}, this graphspec reads 3"
     ):
         unpack(bytes(data))
 
@@ -199,5 +229,5 @@ def test_the_payload_is_not_copied():
 
 def test_the_magic_and_version_are_constants_of_the_module():
     """Whoever changes the layout has to change the number: the golden bytes of a known entry stay as they are."""
-    assert (format_.MAGIC, format_.FORMAT) == (b"GSPECENT", 2)
+    assert (format_.MAGIC, format_.FORMAT) == (b"GSPECENT", 3)
     assert hashlib.sha256(SMALL).hexdigest() == GOLDEN

@@ -203,7 +203,7 @@ def test_what_is_no_entry_saves_nothing_and_goes_first(root):
 def test_entries_of_other_versions_of_graphspec_count_and_go(root):
     """Two versions can share a folder, and after an upgrade nobody else would remove what the old one left."""
     path = stored(root, "a", seconds=0.5)
-    other = path.replace(".v2.", ".v1.")
+    other = path.replace(".v3.", ".v1.")
     os.rename(path, other)
     stored(root, "b", seconds=2.0)
     assert {f.path: f.readable_format for f in entry_files(root)}[other] is False

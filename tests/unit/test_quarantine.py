@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 
 def bad_file(tmp_path, content="bad"):
-    path = tmp_path / "KEY.v2.entry"
+    path = tmp_path / "KEY.v3.entry"
     path.write_text(content)
     return str(path)
 
@@ -70,9 +70,9 @@ def test_notes_without_a_file_and_folders_are_bounded_too(folder, tmp_path):
     """A process that was killed between note and move leaves a note alone: such notes do not pile up."""
     folder.mkdir()
     for _ in range(KEPT_FILES + 5):
-        (folder / f"KEY.v2.entry.{unique_name()}.reason").write_text("why")
+        (folder / f"KEY.v3.entry.{unique_name()}.reason").write_text("why")
     for _ in range(2):
-        (folder / f"KEY.v2.entry.{unique_name()}" / "inside").mkdir(parents=True)
+        (folder / f"KEY.v3.entry.{unique_name()}" / "inside").mkdir(parents=True)
     assert trim(str(folder)) == 7
     assert len(list(folder.iterdir())) == KEPT_FILES
 
@@ -81,11 +81,11 @@ def test_what_others_put_there_stays(folder, tmp_path):
     """Notes of an operator, and copies with names of his own, are neither counted nor removed."""
     folder.mkdir()
     (folder / "notes.txt").write_text("do not remove")
-    (folder / "KEY.v2.entry").write_text("a copy")
+    (folder / "KEY.v3.entry").write_text("a copy")
     for number in range(KEPT_FILES + 1):
         set_aside(str(folder), bad_file(tmp_path, str(number)), "why")
     assert (folder / "notes.txt").exists()
-    assert (folder / "KEY.v2.entry").exists()
+    assert (folder / "KEY.v3.entry").exists()
     assert len(list(folder.iterdir())) == 2 * KEPT_FILES + 2
 
 

@@ -60,7 +60,7 @@ def test_a_bad_answer_ends_in_a_reason(answer, reason):
         found = store.get(key_of("a"))
         store.close()
     assert (found.outcome, found.entry) == (Outcome.ERROR, None)
-    assert found.reason.startswith(f"redis://127.0.0.1:{server.port}/0 (graphspec:v2:*): ")
+    assert found.reason.startswith(f"redis://127.0.0.1:{server.port}/0 (graphspec:v3:*): ")
     assert reason in found.reason
     assert SECRET not in found.reason
 
@@ -153,7 +153,7 @@ def test_a_user_that_may_only_read_still_reads(redis_server, redis_blobs):
 def test_a_database_that_is_not_there_ends_in_a_reason(redis_server):
     """The server refuses its number."""
     blobs = RedisBlobs(redis_server.address(db=99))
-    assert "/99 (graphspec:v2:*): the server refused" in RemoteStore(blobs).get(key_of("a")).reason
+    assert "/99 (graphspec:v3:*): the server refused" in RemoteStore(blobs).get(key_of("a")).reason
     blobs.close()
 
 
@@ -236,10 +236,10 @@ def test_an_entry_lives_as_long_as_it_is_told_to(redis_server, redis_blobs, ttl)
 def test_keys_have_the_prefix_and_the_format_version(redis_blobs):
     """Other formats and other users of the database have other keys; a prefix with pattern characters matches itself."""
     RemoteStore(redis_blobs).put(entry_of("a"))
-    redis_blobs._call(lambda client: client.set("teXst:v2:other", b"x"))
+    redis_blobs._call(lambda client: client.set("teXst:v3:other", b"x"))
     redis_blobs._call(lambda client: client.set("te*st:v1:other", b"x"))
     digest = key_of("a").digest
-    key = f"te*st:v2:{digest[:2]}/{digest}.v2.entry".encode()
+    key = f"te*st:v3:{digest[:2]}/{digest}.v3.entry".encode()
     assert redis_blobs._call(lambda client: client.get(key)) == pack(entry_of("a"))
     assert [b.name for b in redis_blobs.list()] == [NAME]
 

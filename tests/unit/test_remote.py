@@ -174,7 +174,7 @@ CORRUPT = {
     "flipped": (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "payload's SHA-256 differs"),
     "appended": (lambda data: data + b"x", "follow the payload"),
     "garbage": (lambda data: b"\x80\x04." * 500, "magic number differs"),
-    "other format": (lambda data: data[:8] + struct.pack("<I", 3) + data[12:], "format version 3"),
+    "other format": (lambda data: data[:8] + struct.pack("<I", 4) + data[12:], "format version 4"),
     "another key": (lambda data: pack(entry_of("b")), "the entry of another key"),
 }
 

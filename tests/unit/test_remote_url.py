@@ -23,9 +23,9 @@ GOOD = {
         "s3://bucket/p at http://127.0.0.1:9000"
     ),
     "s3://bucket?endpoint=https%3A%2F%2Fstore.example": "s3://bucket/ at https://store.example",
-    "redis://host": "redis://host:6379/0 (graphspec:v2:*)",
-    "redis://host:7000/5?prefix=team/a&ttl=3600": "redis://host:7000/5 (team/a:v2:*)",
-    "rediss://user:p%40ss@[::1]:7000": "rediss://[::1]:7000/0 (graphspec:v2:*)",
+    "redis://host": "redis://host:6379/0 (graphspec:v3:*)",
+    "redis://host:7000/5?prefix=team/a&ttl=3600": "redis://host:7000/5 (team/a:v3:*)",
+    "rediss://user:p%40ss@[::1]:7000": "rediss://[::1]:7000/0 (graphspec:v3:*)",
 }
 
 
@@ -66,7 +66,7 @@ def test_options_reach_the_store():
     assert (redis._blobs._ttl_s, redis._blobs._timeout_s, redis._blobs._prefix) == (
         60,
         1.0,
-        "x:v2:",
+        "x:v3:",
     )
     assert remote_store("rediss://h")._blobs._address.tls
     plain = remote_store("redis://h")
@@ -170,5 +170,5 @@ def test_nothing_is_imported_before_the_first_call():
         print(remote_store("s3://bucket/p"), remote_store("redis://user:{SECRET}@host"))
         print([n for n in ("boto3", "botocore", "redis", "urllib3") if n in sys.modules])
     """
-    stores = "RemoteStore(s3://bucket/p) RemoteStore(redis://host:6379/0 (graphspec:v2:*))"
+    stores = "RemoteStore(s3://bucket/p) RemoteStore(redis://host:6379/0 (graphspec:v3:*))"
     assert run_python(code) == f"{stores}\n[]"
