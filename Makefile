@@ -12,14 +12,19 @@ CODE := graphspec capture kernels cache tests bench _graphspec_pytest.py
 # slower than one.
 WORKERS ?= 2
 
-.PHONY: demo test lint types contracts unit test-deep mutants gpu-check bench format clean
+.PHONY: demo test lint types contracts soak unit test-deep mutants gpu-check bench format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/graphspec warmup --config $(CONFIG)
 	$(BIN)/graphspec generate --config $(CONFIG) --chat --max-tokens 96 \
 	  --prompt "Repeat this sentence three times: the quick brown fox jumps over the lazy dog."
 
-test: lint types contracts unit
+# What has one process runs beside the tests: two cores are never both busy with tests to the end.
+test: lint
+	@mkdir -p build
+	@$(MAKE) types contracts soak >build/beside.log 2>&1 & beside=$$!; \
+	  $(MAKE) unit; status=$$?; \
+	  wait $$beside || status=1; cat build/beside.log; exit $$status
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +50,9 @@ types: $(VENV)/.ready $(TREE)
 contracts: $(VENV)/.ready $(TREE)
 	cd $(TREE) && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TREE) \
 	  $(CURDIR)/$(BIN)/lint-imports $(CURDIR)/pyproject.toml
+
+soak: $(VENV)/.ready
+	$(BIN)/python bench/soak.py --minutes 2 --processes 2 --pause 0.01
 
 unit: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not deep" -q

@@ -241,6 +241,7 @@ def test_what_the_trace_read_is_stored(compiled, toy_spec, shared_cache):
     assert entries["scale"].metadata["compile_seconds"] > 0
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_same_unit_compiles_to_the_same_bytes(compiled, toy_spec, shared_cache, tmp_path):
     """Compiled again in another process and folder, a unit's library is equal byte for byte."""

@@ -155,6 +155,7 @@ def test_a_dynamic_graph_serves_all_its_sizes(shared_cache):
     assert result.outcome in (Outcome.MISS, Outcome.HIT)
 
 
+@pytest.mark.deep
 def test_a_demand_of_the_compiler_becomes_a_guard(shared_cache, monkeypatch):
     """A library that was chosen for short reductions is not called with a long one: that is another graph's."""
     call = compiled(rows_summed, shared_cache, dynamic=True)
@@ -179,6 +180,7 @@ def test_written_inputs_are_written(shared_cache):
     assert mine._version > version
 
 
+@pytest.mark.deep
 def test_a_written_input_that_shares_memory_is_read_as_in_eager(shared_cache):
     """A library may read first what eager reads last, so such a call runs without it."""
     call = compiled(halve, shared_cache)
