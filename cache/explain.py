@@ -196,7 +196,7 @@ def _unit_key(entry: Entry) -> Mapping[str, Any] | None:
 
 def _nearest(keyed: Keyed, stored: Sequence[_Stored]) -> Nearest | None:
     wanted = decode(keyed.key.text)
-    candidates = [s for s in stored if s[1]["unit"] == keyed.unit.name] or stored
+    candidates = [s for s in stored if s[1]["unit"] == wanted["unit"]] or stored
     made = [
         Nearest(
             key=entry.key.digest,

@@ -14,7 +14,13 @@ from graphspec.cache.entry import Entry
 from graphspec.cache.locks import Locks
 from graphspec.cache.store import Lookup, Outcome, Store, Stored, set_aside
 from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
-from graphspec.cache.units import CompileUnit, EntryKey, signature, unit_key
+from graphspec.cache.units import (
+    CompileUnit,
+    EntryKey,
+    equal_but_for_name,
+    signature,
+    unit_key,
+)
 from graphspec.errors import (
     CacheError,
     CacheUnusableError,
@@ -36,7 +42,9 @@ _LOCK_WAIT_S = 900.0
 class UnitResult:
     """What became of one unit. `seconds` is what it took here; `seconds_saved` what the stored compile had taken.
 
-    `differs`: it was compiled here, and other bytes were stored under its key before.
+    `trace_seconds` is the part of `seconds` that tracing took: nothing for a unit that was loaded. `differs`: it was
+    compiled here, and other bytes were stored under its key before. `same_as` names the unit before it that it is equal to
+    and has its artifact from; nothing was looked up for it.
     """
 
     name: str
@@ -49,6 +57,8 @@ class UnitResult:
     bytes: int
     store_problem: str = ""
     differs: bool = False
+    trace_seconds: float = 0.0
+    same_as: str = ""
 
 
 Listener = Callable[[UnitResult], None]
@@ -63,13 +73,31 @@ class Keyed:
 
 
 def keyed_units(units: Sequence[CompileUnit], spec: EngineSpec) -> Sequence[Keyed]:
-    """Each unit with the key that this machine's toolchain and device give it."""
+    """Each unit with the key that this machine's toolchain and device give it.
+
+    Units that differ in nothing but the name have one key, with the name of the first of them.
+    """
     chain, device = toolchain(spec.device), measure_device(spec.device)
     options = {**compiler_options(spec.device), "flags": compiler_flags(spec.device)}
-    return [
-        Keyed(unit=u, key=unit_key(u, spec, toolchain=chain, device=device, options=options))
-        for u in units
-    ]
+    firsts: list[Keyed] = []
+    keyed = []
+    for unit in units:
+        equal = next((one for one in firsts if equal_but_for_name(one.unit, unit)), None)
+        if equal is not None:
+            keyed.append(Keyed(unit=unit, key=equal.key))
+            continue
+        key = unit_key(unit, spec, toolchain=chain, device=device, options=options)
+        keyed.append(Keyed(unit=unit, key=key))
+        firsts.append(keyed[-1])
+    return keyed
+
+
+def first_of_each_key(keyed: Sequence[Keyed]) -> Mapping[EntryKey, Keyed]:
+    """The unit that is looked up, compiled and stored for all that have its key, in the order of `keyed`."""
+    firsts: dict[EntryKey, Keyed] = {}
+    for one in keyed:
+        firsts.setdefault(one.key, one)
+    return firsts
 
 
 def load_or_compile(
@@ -85,7 +113,7 @@ def load_or_compile(
     lock_wait_seconds: float = _LOCK_WAIT_S,
     offline: str | None = None,
 ) -> tuple[Mapping[str, "Artifact"], Sequence[UnitResult]]:
-    """Artifacts by unit name, and what became of each unit, in the order of `units`.
+    """Artifacts by unit name, and what became of each unit, in the order of `units`. Units of one key share an artifact.
 
     At most `jobs` compiler processes run at once. What another process is compiling is left for last and then loaded.
     Whoever holds a unit's lock for longer than `lock_wait_seconds` is no longer waited for; the lock of a process that died
@@ -96,13 +124,18 @@ def load_or_compile(
     explained by what that folder holds. `listener` is told of each unit as it is finished.
     """
     run = _Run(spec, store, locks, strict, single_threaded, listener, lock_wait_seconds)
-    pending = [keyed for keyed in keyed_units(units, spec) if not run.load(keyed)]
+    keyed = keyed_units(units, spec)
+    firsts = first_of_each_key(keyed)
+    pending = [one for one in firsts.values() if not run.load(one)]
     if pending and offline is not None:
         from graphspec.cache.explain import offline_miss
 
         raise offline_miss([(k, run.first[k.unit.name]) for k in pending], offline)
     if pending:
         run.compile_all(pending, jobs)
+    for one in keyed:
+        if firsts[one.key] is not one:
+            run.share(one.unit.name, firsts[one.key].unit.name)
     return run.artifacts, [run.results[u.name] for u in units]
 
 
@@ -149,6 +182,22 @@ class _Run:
                 return True
         self.first.setdefault(keyed.unit.name, lookup)
         return False
+
+    def share(self, name: str, first: str) -> None:
+        """Gives a unit the artifact of the one that it is equal to."""
+        self.artifacts[name] = self.artifacts[first]
+        self.results[name] = attrs.evolve(
+            self.results[first],
+            name=name,
+            compiled=False,
+            seconds=0.0,
+            seconds_saved=0.0,
+            store_problem="",
+            differs=False,
+            trace_seconds=0.0,
+            same_as=first,
+        )
+        self._listener(self.results[name])
 
     def compile_all(self, pending: Sequence[Keyed], jobs: int) -> None:
         work: queue.SimpleQueue[Keyed] = queue.SimpleQueue()
@@ -217,7 +266,7 @@ class _Run:
         if self._strict and (stored.failed or stored.differs):
             raise _unusable(stored) if stored.failed else _nondeterministic(keyed)
         first = self.first[keyed.unit.name]
-        self._finish(keyed, first, True, began, 0.0, entry, stored)
+        self._finish(keyed, first, True, began, 0.0, entry, stored, traced.seconds)
 
     def _check_unchanged(self, keyed: Keyed) -> None:
         """Refuses what was compiled while a file, a variable or a switch that its key covers was being changed."""
@@ -248,6 +297,7 @@ class _Run:
         saved: float,
         entry: Entry,
         stored: Stored | None = None,
+        trace_seconds: float = 0.0,
     ) -> None:
         seconds = time.perf_counter() - began
         result = UnitResult(
@@ -261,6 +311,7 @@ class _Run:
             bytes=len(entry.payload),
             store_problem=stored.reason if stored is not None else "",
             differs=stored is not None and stored.differs,
+            trace_seconds=trace_seconds,
         )
         self.results[keyed.unit.name] = result
         self._listener(result)
@@ -299,9 +350,14 @@ def unusable_store(problem: str) -> CacheUnusableError:
     return _unusable(Stored(written=False, reason=problem))
 
 
+def looked_up(results: Sequence[UnitResult]) -> Sequence[UnitResult]:
+    """The results of units that are not equal to one before them: one for each entry."""
+    return [result for result in results if not result.same_as]
+
+
 def outcome_counts(results: Sequence[UnitResult]) -> Mapping[str, int]:
-    """How many units ended with each outcome. The counts add up to the number of units."""
+    """How many lookups ended with each outcome. The counts add up to the number of units that differ."""
     counts: dict[str, Any] = {}
-    for result in results:
+    for result in looked_up(results):
         counts[result.outcome.value] = counts.get(result.outcome.value, 0) + 1
     return counts

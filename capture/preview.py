@@ -36,8 +36,13 @@ class Preview:
 
     @property
     def missing(self) -> int:
-        """Units that would be compiled."""
-        return sum(not u.stored for u in self.units)
+        """Units that would be compiled. Those of one key are compiled once."""
+        return len({u.key for u in self.units if not u.stored})
+
+    @property
+    def present(self) -> int:
+        """Units that would be loaded, counted in the same way."""
+        return len({u.key for u in self.units if u.stored})
 
     def as_dict(self) -> Mapping[str, Any]:
         """Plain data: what ``warmup --dry-run --json`` prints."""
@@ -59,7 +64,7 @@ class Preview:
                 "fallthrough": list(self.plan.fallthrough()),
             },
             "would_compile": self.missing,
-            "would_load": len(self.units) - self.missing,
+            "would_load": self.present,
         }
 
 

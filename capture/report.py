@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from graphspec.cache.load import UnitResult
+from graphspec.cache.load import UnitResult, looked_up
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.manager import Verified
@@ -128,8 +128,13 @@ class WarmupReport:
 
     @property
     def loaded(self) -> int:
-        """Units that came from the store."""
-        return len(self.units) - self.compiled
+        """Units that came from the store. One that is equal to another is neither loaded nor compiled by itself."""
+        return len(looked_up(self.units)) - self.compiled
+
+    @property
+    def trace_seconds(self) -> float:
+        """The part of the time that went into tracing; nothing where all is loaded."""
+        return sum(u.trace_seconds for u in self.units)
 
     @property
     def seconds_saved(self) -> float:
@@ -144,7 +149,7 @@ class WarmupReport:
         )
         found += _by_reason(
             "{} compiled although stored, and will be again: {}",
-            {u.name: u.reason for u in self.units if u.outcome is Outcome.ERROR},
+            {u.name: u.reason for u in looked_up(self.units) if u.outcome is Outcome.ERROR},
         )
         found += [
             f"unit {u.name} does not compile alike: other bytes are stored under its key {u.key}"
@@ -190,7 +195,9 @@ class WarmupReport:
                     "outcome": u.outcome.value,
                     "reason": u.reason,
                     "compiled": u.compiled,
+                    "same_as": u.same_as,
                     "seconds": round(u.seconds, 4),
+                    "trace_seconds": round(u.trace_seconds, 4),
                     "bytes": u.bytes,
                 }
                 for u in self.units
@@ -206,6 +213,7 @@ class WarmupReport:
             "compiled": self.compiled,
             "loaded": self.loaded,
             "seconds": round(self.seconds, 3),
+            "trace_seconds": round(self.trace_seconds, 3),
             "seconds_saved": round(self.seconds_saved, 3),
             "phases": {name: round(s, 3) for name, s in self.phases.items()},
             "findings": list(self.findings),

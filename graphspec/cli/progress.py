@@ -12,6 +12,7 @@ from graphspec.cache.units import CompileUnit
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.plan import CapturePlan
 from graphspec.capture.warmup import Progress
+from graphspec.cli.tables import done_with
 from graphspec.text import plural
 
 
@@ -28,9 +29,10 @@ def progress_display() -> Iterator[Progress]:
 
 
 def _describe(result: UnitResult) -> str:
-    done = "compiled" if result.compiled else "loaded"
+    if result.same_as:
+        return f"unit {result.name}: {done_with(result)}"
     why = f" after {result.outcome.value}: {result.reason}" if result.compiled else ""
-    return f"unit {result.name}: {done} in {result.seconds:.2f} s, {result.bytes} bytes{why}"
+    return f"unit {result.name}: {done_with(result)} in {result.seconds:.2f} s, {result.bytes} bytes{why}"
 
 
 class _Lines(Progress):
@@ -65,9 +67,9 @@ class _Bars(Progress):
             self._units[unit.name] = self._bars.add_task(f"unit {unit.name}", total=None)
 
     def unit_done(self, result: UnitResult) -> None:
-        done = "compiled" if result.compiled else "loaded"
-        task = self._units[result.name]
-        self._bars.update(task, total=1, completed=1, description=f"{done} {result.name}")
+        task, done = self._units[result.name], done_with(result)
+        description = f"{result.name}: {done}" if result.same_as else f"{done} {result.name}"
+        self._bars.update(task, total=1, completed=1, description=description)
         self._bars.stop_task(task)
 
     def phase(self, name: str) -> None:

@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from graphspec.cache.load import UnitResult
 from graphspec.capture.preview import Preview
 from graphspec.capture.report import Decisions, WarmupReport
 
@@ -11,13 +12,19 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
+def done_with(result: UnitResult) -> str:
+    """What became of a unit, in words."""
+    if result.same_as:
+        return f"same as {result.same_as}"
+    return "compiled" if result.compiled else "loaded"
+
+
 def show_report(report: WarmupReport) -> None:
     """Two tables, the findings, and one line with the counts that scripts look for."""
     console = _console()
     units = Table("unit", "outcome", "done", "seconds", "bytes", "key")
     for u in report.units:
-        done = "compiled" if u.compiled else "loaded"
-        units.add_row(u.name, u.outcome.value, done, f"{u.seconds:.3f}", f"{u.bytes:,}", u.key[:12])
+        units.add_row(u.name, u.outcome.value, done_with(u), f"{u.seconds:.3f}", f"{u.bytes:,}", u.key[:12])
     console.print(units)
     g = report.graphs
     graphs = Table(
@@ -33,13 +40,14 @@ def show_report(report: WarmupReport) -> None:
     )
     console.print(graphs)
     for u in report.units:
-        if u.reason and u.outcome.value != "miss":
+        if u.reason and u.outcome.value != "miss" and not u.same_as:
             console.print(
                 f"unit {u.name}: {u.outcome.value}: {u.reason}", soft_wrap=True, markup=False
             )
     _show_decisions(console, report.decisions)
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.phases.items())
-    console.print(f"{report.seconds:.2f} s in all: {phases}")
+    traced = f"; tracing {report.trace_seconds:.2f} s of it" if report.trace_seconds else ""
+    console.print(f"{report.seconds:.2f} s in all: {phases}{traced}")
     for note in report.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     for finding in report.findings:
@@ -77,6 +85,6 @@ def show_preview(seen: Preview) -> None:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     console.print(f"batch sizes without a full graph: {falling}")
     console.print(
-        f"would compile {seen.missing}, would load {len(seen.units) - seen.missing}, "
+        f"would compile {seen.missing}, would load {seen.present}, "
         f"would capture {len(seen.plan.keys)}"
     )

@@ -1,7 +1,8 @@
-"""Mutation testing of the keys package: every change that mutmut makes of its code must fail a test, or have a reason.
+"""Mutation testing (F41) of the keys package and the entry modules: every change that mutmut makes of their code must
+fail a test, or have a reason.
 
-    python tests/mutation/run.py                       the whole package
-    python tests/mutation/run.py compare watch         two modules of it
+    python tests/mutation/run.py                       all of them
+    python tests/mutation/run.py compare entry         two modules
     python tests/mutation/run.py --tests tests/unit/test_compare.py compare
                                                        a quick look, against some tests only
 
@@ -25,10 +26,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "mutants"
-KEYS = ROOT / "graphspec" / "keys"
 TREE = ("graphspec", "cache", "capture", "kernels", "tests", "docs", "examples", "bench")
 FILES = ("pyproject.toml", "_graphspec_pytest.py", "README.md", "CHANGELOG.md", "constraints.txt")
 Name = tuple[str, str, str]
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the mutants and prints a summary by module."""
     settings = tomllib.loads((HERE / "mutmut.toml").read_text(encoding="utf-8"))
     reasons = _reasons()
-    known = [p.stem for p in sorted(KEYS.glob("*.py")) if p.stem not in settings["left_out"]]
+    known = _modules(settings)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("modules", nargs="*", choices=[*known, []], metavar="MODULE")
     parser.add_argument(
@@ -51,15 +53,35 @@ def main(arguments: Sequence[str]) -> int:
     except ImportError:
         print("mutmut is missing: pip install mutmut==3.8.1", file=sys.stderr)
         return 3
-    modules = options.modules or known
-    tests = options.tests or settings["tests"]
+    modules = [known[name] for name in options.modules or known]
     os.chdir(ROOT)
     # The mutants of this checkout, whatever is installed; also in the processes that tests start.
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ.setdefault("HYPOTHESIS_PROFILE", "ci")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(ROOT))
-    return _run(modules, tests, settings["again"], reasons, options)
+    return _run(modules, reasons, options)
+
+
+@attrs.frozen
+class Module:
+    """A module to mutate, and the table of mutmut.toml that names its tests."""
+
+    name: str
+    path: Path
+    table: Mapping[str, Any] = attrs.field(repr=False)
+
+
+def _modules(settings: Mapping[str, Any]) -> Mapping[str, Module]:
+    found = {}
+    for table in settings.values():
+        folder = ROOT / table["folder"]
+        stems = table.get("modules") or sorted(path.stem for path in folder.glob("*.py"))
+        for stem in stems:
+            if stem not in table.get("left_out", ()):
+                assert stem not in found, f"two modules are called {stem}"
+                found[stem] = Module(f"{table['package']}.{stem}", folder / f"{stem}.py", table)
+    return found
 
 
 def _reasons() -> Mapping[Name, str]:
@@ -67,23 +89,18 @@ def _reasons() -> Mapping[Name, str]:
     return {(s["function"], s["was"], s["becomes"]): s["reason"] for s in data.get("survivor", [])}
 
 
-def _run(
-    modules: Sequence[str],
-    tests: Sequence[str],
-    again: Sequence[str],
-    reasons: Mapping[Name, str],
-    options: Any,
-) -> int:
+def _run(modules: Sequence[Module], reasons: Mapping[Name, str], options: Any) -> int:
     import pytest
     from forks import Forks
     from mutants import mutants_of
 
-    mutants = [m for n in modules for m in mutants_of(f"graphspec.keys.{n}", KEYS / f"{n}.py")]
+    mutants = [mutant for module in modules for mutant in mutants_of(module.name, module.path)]
     if options.function:
         mutants = [m for m in mutants if m.function == options.function]
     print(f"{len(mutants)} mutants of {len(modules)} modules", flush=True)
     forks = Forks(mutants, _tell(reasons))
     quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not deep"]
+    tests = options.tests or sorted({test for m in modules for test in m.table["tests"]})
     plain = ["-o", "addopts=--import-mode=importlib", "-o", "timeout=0"]
     status = pytest.main([*quiet, *plain, *tests], plugins=[forks])
     if forks.broken or not forks.verdicts:
@@ -93,11 +110,10 @@ def _run(
     survivors = {v.mutant.name for v in alive}
     wrong = _retried(
         [v for v in alive if v.mutant.name not in reasons],
-        () if options.tests else [*tests, *again],
+        {} if options.tests else {m.name: m.table for m in modules},
     )
     whole = not options.tests and not options.function
-    named = {f"graphspec.keys.{n}" for n in modules}
-    idle = [n for n in reasons if n[0].startswith(tuple(f"{m}." for m in named))]
+    idle = [n for n in reasons if n[0].startswith(tuple(f"{m.name}." for m in modules))]
     idle = [n for n in idle if n not in survivors] if whole else []
     _summary(forks.verdicts, wrong, reasons)
     for what, names in (("a survivor without a reason", wrong), ("a reason for none", idle)):
@@ -115,9 +131,9 @@ def _tell(reasons: Mapping[Name, str]) -> Any:
     return tell
 
 
-def _retried(found: Sequence[Any], tests: Sequence[str]) -> list[Name]:
+def _retried(found: Sequence[Any], tables: Mapping[str, Mapping[str, Any]]) -> list[Name]:
     """Those of the survivors that also survive in a tree of their own."""
-    if not found or not tests:
+    if not found or not tables:
         return [verdict.mutant.name for verdict in found]
     tree = BUILD / "tree"
     shutil.rmtree(tree, ignore_errors=True)
@@ -125,11 +141,10 @@ def _retried(found: Sequence[Any], tests: Sequence[str]) -> list[Name]:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copy2(ROOT / name, tree / name)
-    return [verdict.mutant.name for verdict in found if not _fails(tree, verdict, tests)]
+    return [v.mutant.name for v in found if not _fails(tree, v.mutant, tables[v.mutant.module])]
 
 
-def _fails(tree: Path, verdict: Any, tests: Sequence[str]) -> bool:
-    mutant = verdict.mutant
+def _fails(tree: Path, mutant: Any, table: Mapping[str, Any]) -> bool:
     place = tree / Path(mutant.file).relative_to(ROOT)
     place.write_text(mutant.source, encoding="utf-8")
     command = [
@@ -146,7 +161,7 @@ def _fails(tree: Path, verdict: Any, tests: Sequence[str]) -> bool:
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     try:
         done = subprocess.run(
-            [*command, *tests],
+            [*command, *table["tests"], *table["again"]],
             cwd=tree,
             env=environment,
             capture_output=True,

@@ -14,6 +14,7 @@ from graphspec.cache.units import CompileUnit
 class _Traced:
     outputs: tuple[Any, ...] = ()
     reads: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 class FakeCompiler:
