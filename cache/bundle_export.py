@@ -14,7 +14,7 @@ from graphspec.cache.bundle_format import Listed, MalformedError, Manifest, mach
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import EntryCorruptError, Signer, Trust, unpack
 from graphspec.cache.leftovers import sweep, unique_name
-from graphspec.cache.load import Keyed
+from graphspec.cache.load import Keyed, first_of_each_key
 from graphspec.cache.publish import sync_file
 from graphspec.cache.reading import read_entry
 from graphspec.cache.store import Outcome
@@ -62,9 +62,9 @@ def all_entries(store: DiskStore) -> Sequence[Candidate]:
 def entries_of(
     keyed: Sequence[Keyed], store: DiskStore
 ) -> tuple[Sequence[Candidate], Sequence[tuple[Keyed, str]]]:
-    """The stored entries of units, and the units that have none, each with the reason."""
+    """The stored entries of units, and the units that have none, each with the reason. Equal units have one entry."""
     found, missing = [], []
-    for one in keyed:
+    for one in first_of_each_key(keyed).values():
         lookup = store.look(one.key)
         if lookup.outcome is Outcome.HIT:
             found.append(Candidate(path=store.path_of(one.key), digest=one.key.digest))

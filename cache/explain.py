@@ -7,7 +7,7 @@ import attrs
 
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.load import Keyed, keyed_units
+from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
 from graphspec.cache.location import cache_folder
 from graphspec.cache.store import Lookup, Outcome
 from graphspec.cache.units import CompileUnit
@@ -115,13 +115,15 @@ class Explanation:
 def explain(
     units: Sequence[CompileUnit], spec: EngineSpec, *, cache_dir: str | None = None
 ) -> Explanation:
-    """What the cache holds for each unit, and why not. Nothing is traced, compiled, written or moved.
+    """What the cache holds for each unit, and why not. Nothing is traced, compiled, written or moved. Of units that are
+    equal the first is explained.
 
     The nearest of several stored entries is of the same unit if there is one. One that would have served, had the
     scope been narrower, comes first, and then the one with the fewest differing factors.
     """
     store = DiskStore(cache_folder(cache_dir))
-    return _explained([(k, store.look(k.key)) for k in keyed_units(units, spec)], store)
+    firsts = first_of_each_key(keyed_units(units, spec))
+    return _explained([(k, store.look(key)) for key, k in firsts.items()], store)
 
 
 def offline_miss(found: Sequence[tuple[Keyed, Lookup]], folder: str) -> OfflineMissError:

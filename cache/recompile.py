@@ -1,12 +1,12 @@
 """`recompile`: units compiled anew beside what is stored of them, to see that equal keys give equal bytes."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
 from graphspec.cache.disk import DiskStore
-from graphspec.cache.load import Keyed, keyed_units
+from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
 from graphspec.cache.toolchain import compiler_flags, compiler_options
 from graphspec.cache.units import CompileUnit
 from graphspec.resolve.spec import EngineSpec
@@ -40,14 +40,18 @@ def recompile(
     spec: EngineSpec,
     store: DiskStore,
     *,
+    names: Collection[str] = (),
     listener: Callable[[Recompiled], None] = lambda result: None,
 ) -> tuple[Recompiled, ...]:
     """Compiles each unit that is stored, in one process after another, and compares. Nothing is stored or changed.
 
+    With `names` these units only. Of units that are equal one is compiled.
+
     Raises `CompileError` for a unit that does not compile.
     """
     results = []
-    for keyed in keyed_units(units, spec):
+    asked = [k for k in keyed_units(units, spec) if not names or k.unit.name in names]
+    for keyed in first_of_each_key(asked).values():
         result = _compared(keyed, spec, store)
         listener(result)
         results.append(result)

@@ -106,10 +106,13 @@ def _recompile(
     from graphspec.capture.program import load_program
 
     spec = load(config, settings)
+    units = load_program(spec).units()
+    _check_names(names, units)
     results = recompile(
-        _named(load_program(spec).units(), names),
+        units,
         spec,
         DiskStore(root),
+        names=names,
         listener=(lambda result: None) if as_json else _print_recompiled,
     )
     equal = sum(r.equal for r in results)
@@ -120,14 +123,13 @@ def _recompile(
     return FINE if equal == len(results) else FINDINGS
 
 
-def _named(units: "Sequence[CompileUnit]", names: tuple[str, ...]) -> "Sequence[CompileUnit]":
+def _check_names(names: tuple[str, ...], units: "Sequence[CompileUnit]") -> None:
     from graphspec.text import did_you_mean
 
     known = [u.name for u in units]
     for name in names:
         if name not in known:
             raise click.UsageError(f"no unit {name!r}; {did_you_mean(name, known)}")
-    return [u for u in units if not names or u.name in names]
 
 
 def _print_recompiled(result: "Recompiled") -> None:

@@ -24,7 +24,9 @@ def show_report(report: WarmupReport) -> None:
     console = _console()
     units = Table("unit", "outcome", "done", "seconds", "bytes", "key")
     for u in report.units:
-        units.add_row(u.name, u.outcome.value, done_with(u), f"{u.seconds:.3f}", f"{u.bytes:,}", u.key[:12])
+        units.add_row(
+            u.name, u.outcome.value, done_with(u), f"{u.seconds:.3f}", f"{u.bytes:,}", u.key[:12]
+        )
     console.print(units)
     g = report.graphs
     graphs = Table(
