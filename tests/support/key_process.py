@@ -53,6 +53,12 @@ def another_host_name(configs):
     return configs
 
 
+def another_umask(configs):
+    """Files that nobody may read."""
+    os.umask(0o777)
+    return configs
+
+
 def another_user(configs):
     """One without a name, where this process may become it and still read the checkpoints; else by what Python says."""
     contracts(configs)  # what is imported is imported: the interpreter itself may be root's alone

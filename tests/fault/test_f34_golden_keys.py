@@ -1,7 +1,7 @@
-"""Golden keys: the key text and hashes of some reference specs, byte for byte.
+"""F34, golden keys: the key text and hashes of some reference specs, byte for byte.
 
 Entries on disks were stored under these bytes. After a wanted change, raise `graphspec.keys.encoding.EPOCH` and
-write the new file with ``PYTHONPATH=.:tests python tests/golden/test_golden_keys.py``.
+write the new file with ``PYTHONPATH=.:tests python tests/fault/test_f34_golden_keys.py``.
 """
 
 import json
@@ -15,7 +15,7 @@ from graphspec.keys.encoding import EPOCH, decode
 from support.specs import plain_spec
 from support.speculative import resolved_case
 
-FILE = Path(__file__).with_name("keys.json")
+FILE = Path(__file__).parents[1] / "golden" / "keys.json"
 TABLE = [[1, 2, 2], [3, 4, 1]]
 SPECS = {
     "ngram": {},
@@ -71,7 +71,7 @@ def keys_of(name, folder):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stage", [s.value for s in Stage])
-def test_keys_do_not_drift(tmp_path, name, stage):
+def test_F34_keys_do_not_drift(tmp_path, name, stage):
     """The key text and the hash are those that earlier versions stored entries under."""
     golden = json.loads(FILE.read_text())
     now, then = keys_of(name, tmp_path)[stage], golden["specs"][name][stage]
@@ -84,14 +84,14 @@ def test_keys_do_not_drift(tmp_path, name, stage):
     assert now["hash"] == then["hash"], advice
 
 
-def test_the_file_is_of_this_epoch():
+def test_F34_the_file_is_of_this_epoch():
     """After EPOCH is raised, the golden file is written anew and reviewed like an API."""
     golden = json.loads(FILE.read_text())
     assert golden["epoch"] == EPOCH, "write tests/golden/keys.json anew; its docstring says how"
     assert tuple(golden["specs"]) == NAMES
 
 
-def test_stored_key_text_stays_readable():
+def test_F34_stored_key_text_stays_readable():
     """What was stored decodes, and says which epoch and stage it belongs to."""
     golden = json.loads(FILE.read_text())
     hashes = set()

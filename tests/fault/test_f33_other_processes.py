@@ -1,4 +1,4 @@
-"""The same keys in every process: other seeds, folders, users, locales, hosts, ranks, orders and versions of start-up.
+"""F33: the same keys in every process: other seeds, folders, users, locales, hosts, ranks, orders and ways to start.
 
 One process changes several things at once: equal keys then mean that none of them matters.
 """
@@ -112,25 +112,29 @@ def assert_same(keys, others):
             assert (digest, told) == (other_digest, ""), f"{name}, {stage}:\n{told}"
 
 
-def test_each_config_has_two_keys_of_its_own(keys):
+def test_F33_each_config_has_two_keys_of_its_own(keys):
     """The matrix compares something: no two of its keys are one."""
     found = {digest for by_stage in keys.values() for digest, _ in by_stage.values()}
     assert len(found) == 2 * len(CONFIGS)
 
 
-def test_hash_seed_and_orders(keys):
+def test_F33_hash_seed_and_orders(keys):
     """PYTHONHASHSEED, the order of mappings in the data, and the order of imports."""
     order = ("another_import_order", "another_dict_order")
     assert_same(keys, keys_in(*order, PYTHONHASHSEED="1"))
     assert_same(keys, keys_in(*order, PYTHONHASHSEED="4294967295"))
 
 
-def test_folders_and_home(keys, tmp_path):
-    """Working folder, home, cache and temporary folders, and who is said to be logged in."""
-    assert_same(keys, keys_in(cwd=tmp_path, **PLACES))
+def test_F33_folders_home_and_umask(keys, tmp_path):
+    """Working folder, home, cache and temporary folders, who is said to be logged in, and what files may be made for whom."""
+    variables = {
+        **PLACES,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # no bytecode that nobody may read is left
+    assert_same(keys, keys_in("another_umask", cwd=tmp_path, **variables))
 
 
-def test_locale_time_zone_and_encoding(keys):
+def test_F33_locale_time_zone_and_encoding(keys):
     """C, UTF-8, Turkish with its dotless i, and a time zone with quarter hours."""
     zone = {"TZ": "Asia/Kathmandu"}
     assert_same(keys, keys_in("another_locale", LC_ALL="C", PYTHONUTF8="0", **zone))
@@ -139,18 +143,18 @@ def test_locale_time_zone_and_encoding(keys):
     assert_same(keys, keys_in("another_locale", **turkish, **zone))
 
 
-def test_user_and_host(keys):
+def test_F33_user_and_host(keys):
     """A user without a name, on a host of another name."""
     assert_same(keys, keys_in("another_host_name", "another_user", HOSTNAME="another-host"))
 
 
-def test_ranks_ports_and_placement(keys):
+def test_F33_ranks_ports_and_placement(keys):
     """What launchers, schedulers and container platforms put into the environment."""
     assert_same(keys, keys_in(**RANKS))
     assert_same(keys, keys_in(**{name: f"{value}0" for name, value in RANKS.items()}))
 
 
-def test_optimised_python_and_other_settings(keys):
+def test_F33_optimised_python_and_other_settings(keys):
     """Without assertions, without docstrings, isolated from the site, with other limits."""
     settings = "other_settings_of_python"
     assert_same(keys, keys_in(settings, options=("-O",), PYTHONDONTWRITEBYTECODE="1"))
@@ -158,7 +162,7 @@ def test_optimised_python_and_other_settings(keys):
 
 
 @pytest.mark.slow
-def test_torch_imported_and_the_keys_of_units(keys, tmp_path):
+def test_F33_torch_imported_and_the_keys_of_units(keys, tmp_path):
     """With torch loaded and set up otherwise the keys are the same; so are those of units in another surrounding."""
     config = plain_config(config_folder(tmp_path / "model"))
     configs = {**CONFIGS, "tiny": config}
