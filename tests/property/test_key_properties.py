@@ -1,7 +1,7 @@
 """Keys over generated configs and contracts: equal ones share a key, and one changed field moves exactly its keys.
 
-The classes are found by reflection, so a new section or method joins by itself. tests/unit/test_factors.py has the
-deterministic form of the same promise.
+The classes are found by reflection, so a new section or method joins by itself. tests/fault/test_f29_every_field.py has
+the deterministic form of the same promise.
 """
 
 import copy
