@@ -219,9 +219,9 @@ def test_F29_a_changed_field_changes_exactly_the_keys_it_is_declared_for(instanc
         )
         section, other, chain = next(pairs, (None, None, None))
         assert section is not None, f"no other value found for {cls.__name__}.{'.'.join(path)}"
-        for key in Stage:
-            differs = compute_hash(section, key) != compute_hash(other, key)
-            assert differs is all(key.covers(policy.stage) for policy in chain), (path, key)
+        for stage in Stage:
+            differs = compute_hash(section, stage) != compute_hash(other, stage)
+            assert differs is all(stage.covers(policy.stage) for policy in chain), (path, stage)
 
 
 @pytest.mark.parametrize(("cls", "name"), NO_OTHER_VALUE, ids=lambda v: getattr(v, "__name__", v))
