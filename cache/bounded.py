@@ -1,5 +1,6 @@
 """`BoundedStore`: a folder store that stays within its caps. Room is made before an entry is published."""
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -14,8 +15,29 @@ from graphspec.cache.store import Lookup, Stored
 from graphspec.cache.units import EntryKey
 from graphspec.cache.usage import Reading, RunningTotal
 from graphspec.keys.encoding import encode
+from graphspec.text import plural
 
 _LOCK_WAIT_S = 5.0
+
+
+def log_eviction(eviction: Eviction) -> None:
+    """Logs what was removed to make room: one event of ``graphspec.cache``, info, or a warning where files stayed."""
+    told = f"; others stayed: {eviction.refused}" if eviction.refused else ""
+    logging.getLogger("graphspec.cache").log(
+        logging.WARNING if eviction.refused else logging.INFO,
+        "to make room, %s of %d bytes removed%s",
+        plural(len(eviction.removed), "file"),
+        eviction.bytes,
+        told,
+        extra={
+            "event": "cache_eviction",
+            "keys": [file.key for file in eviction.removed],
+            "bytes": eviction.bytes,
+            "young": eviction.young,
+            "held_bytes": eviction.held.bytes,
+            "held_entries": eviction.held.files,
+        },
+    )
 
 
 class BoundedStore:
@@ -35,7 +57,7 @@ class BoundedStore:
         caps: Caps,
         *,
         clock: Callable[[], float] = time.time,
-        listener: Callable[[Eviction], None] = lambda eviction: None,
+        listener: Callable[[Eviction], None] = log_eviction,
     ) -> None:
         self._store = store
         self._caps = caps

@@ -48,21 +48,33 @@ class LevelProblem:
     reason: str
 
 
-def log_problem(problem: LevelProblem) -> None:
-    """Logs a level's problem as a warning of the logger ``graphspec.cache``."""
-    logging.getLogger("graphspec.cache").warning(
-        "level %d, %s: %s",
-        problem.level,
-        problem.action,
-        problem.reason,
-        extra={
-            "event": "cache_level",
-            "level": problem.level,
-            "action": problem.action,
-            "key": problem.key.digest,
-            "reason": problem.reason,
-        },
-    )
+class ProblemLog:
+    """Logs problems of levels to ``graphspec.cache``: the first of a level and an action as a warning, later ones as debug.
+
+    A place that is down fails for every unit, and one warning says it.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[tuple[int, str]] = set()
+
+    def __call__(self, problem: LevelProblem) -> None:
+        what = (problem.level, problem.action)
+        level = logging.DEBUG if what in self._told else logging.WARNING
+        self._told.add(what)
+        logging.getLogger("graphspec.cache").log(
+            level,
+            "level %d, %s: %s",
+            problem.level,
+            problem.action,
+            problem.reason,
+            extra={
+                "event": "cache_level",
+                "level": problem.level,
+                "action": problem.action,
+                "key": problem.key.digest,
+                "reason": problem.reason,
+            },
+        )
 
 
 _MOST_TELLING = (
@@ -88,18 +100,21 @@ class LayeredStore:
     level. So a level that a start must not lose, such as the disk, comes before those that may fail, such as a network.
 
     What one level does not do and the whole can do without goes to `listener`: a corrupt or unreadable entry above a hit,
-    a failed back-fill, a failed put of a later level.
+    a failed back-fill, a failed put of a later level. Without one it is logged.
     """
 
     def __init__(
-        self, levels: Sequence[Store], *, listener: Callable[[LevelProblem], None] = log_problem
+        self,
+        levels: Sequence[Store],
+        *,
+        listener: Callable[[LevelProblem], None] | None = None,
     ) -> None:
         if not levels:
             raise CacheError(
                 Problem(where="levels of the cache", found="none", wanted="one store or more")
             )
         self._levels = tuple(levels)
-        self._listener = listener
+        self._listener = listener if listener is not None else ProblemLog()
 
     @property
     def writable(self) -> bool:

@@ -80,6 +80,8 @@ def set_aside(store: Store, key: EntryKey, reason: str) -> None:
 class DisabledStore:
     """Holds nothing and takes nothing. `problem` is the reason where that is not what was asked for."""
 
+    writable = False
+
     def __init__(self, reason: str, *, problem: bool = False) -> None:
         self._reason = reason
         self._problem = problem

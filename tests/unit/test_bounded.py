@@ -71,6 +71,17 @@ def test_an_entry_is_there_after_its_put_whatever_had_to_go(root):
     assert eviction.young == len(eviction.removed) == 1
 
 
+def test_what_had_to_go_is_one_event_of_the_log(root, caplog):
+    """With the digests of the keys that went, where nobody listens."""
+    caplog.set_level("INFO", logger="graphspec.cache")
+    store = bounded_store(root)
+    put(store, "a", "b", "c", "d")
+    (record,) = caplog.records
+    assert (record.levelname, record.event, record.young) == ("INFO", "cache_eviction", 1)
+    assert record.keys == [key_of("a").digest]
+    assert record.held_bytes == record.bytes * 2
+
+
 def test_what_was_read_last_stays(root):
     """A get counts as use at once, long before the file's own time would show it."""
     store = bounded_store(root)

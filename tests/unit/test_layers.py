@@ -9,7 +9,7 @@ from graphspec.cache.abilities import is_writable, look
 from graphspec.cache.background import BackgroundStore
 from graphspec.cache.counting import Counters, CountingStore
 from graphspec.cache.disk import DiskStore
-from graphspec.cache.layers import LayeredStore, LevelProblem, ReadOnlyStore, log_problem
+from graphspec.cache.layers import LayeredStore, LevelProblem, ProblemLog, ReadOnlyStore
 from graphspec.cache.memory import MemoryStore, hold
 from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
 from graphspec.cache.verifying import VerifyingStore
@@ -365,9 +365,19 @@ def test_a_store_of_no_levels_cannot_be_made():
 
 
 def test_problems_of_levels_are_logged_unless_somebody_listens(caplog):
-    """One warning each, with the key's digest and not its text."""
-    log_problem(LevelProblem(level=2, action="put", key=key_of("a"), reason="no room"))
-    (record,) = caplog.records
-    assert (record.name, record.levelname) == ("graphspec.cache", "WARNING")
+    """A warning for the first of a level and an action, debug for those after it; the key's digest and not its text."""
+    caplog.set_level("DEBUG", logger="graphspec.cache")
+    log = ProblemLog()
+    for level, action in ((2, "put"), (2, "put"), (2, "get"), (3, "put"), (2, "put")):
+        log(LevelProblem(level=level, action=action, key=key_of("a"), reason="no room"))
+    record, *_ = caplog.records
+    assert [r.levelname for r in caplog.records] == [
+        "WARNING",
+        "DEBUG",
+        "WARNING",
+        "WARNING",
+        "DEBUG",
+    ]
+    assert record.name == "graphspec.cache"
     assert (record.event, record.key, record.level) == ("cache_level", key_of("a").digest, 2)
     assert METADATA["unit"] not in record.getMessage()
