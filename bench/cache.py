@@ -10,11 +10,13 @@
 - **Lookup**: among 10,000 entries against among 100. **Stats**: the numbers of 10,000 entries.
 - **Memory**: how much a process's peak grows from lookup to callable.
 - **Check**: the signature check of a call, for the units of the example.
+- **Crowd**: eight processes that start the example warm at once, against one process a core, by the time a process takes.
 
 diskcache is not needed by anything else: ``pip install diskcache``. Without it, that comparison is left out and says so.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -234,6 +236,34 @@ def check() -> dict:
     return result
 
 
+def crowd(folder: str, rounds: int = 2, many: int = 8) -> dict:
+    """Each process imports torch, loads the units and runs a step, on one thread. Eight have to take turns on the cores."""
+    cores = len(os.sched_getaffinity(0))
+    where = {"GRAPHSPEC_CACHE_DIR": os.path.join(folder, "crowd"), "OMP_NUM_THREADS": "1"}
+    assert fresh("warm_start_child.py", "ours", **where)["compiled"] == 3
+
+    def starts(count: int) -> float:
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            begun = [
+                pool.submit(fresh, "warm_start_child.py", "ours", **where) for _ in range(count)
+            ]
+            taken, done = timed(lambda: [b.result() for b in begun])
+        assert not any(d["compiled"] or d["inductor_loaded"] for d in done)
+        return taken / 1000
+
+    samples = {count: [] for count in (cores, many)}
+    for at in range(rounds):
+        for count in (cores, many) if at % 2 else (many, cores):
+            samples[count].append(starts(count))
+    few, crowded = (statistics.median(samples[count]) for count in (cores, many))
+    ratio = crowded / (few * many / cores)
+    print(
+        f"crowd: {cores} processes {few:.1f} s, {many} processes {crowded:.1f} s: a start in the crowd takes the cores "
+        f"{ratio:.2f} times as long (target: at most 2)"
+    )
+    return {"samples_s": samples, "cores": cores, "ratio": ratio}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -247,6 +277,7 @@ def main() -> None:
         result["get"] = get(folder, library)
         result["memory"] = memory(folder, library)
         result["check"] = check()
+        result["crowd"] = crowd(folder)
         result["put"] = put(folder)
         result["lookup"] = lookup(folder)
         result["stats"] = stats(folder)
