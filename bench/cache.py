@@ -240,14 +240,15 @@ def crowd(folder: str, rounds: int = 2, many: int = 8) -> dict:
     """Each process imports torch, loads the units and runs a step, on one thread. Eight have to take turns on the cores."""
     cores = len(os.sched_getaffinity(0))
     where = {"GRAPHSPEC_CACHE_DIR": os.path.join(folder, "crowd"), "OMP_NUM_THREADS": "1"}
-    assert fresh("warm_start_child.py", "ours", **where)["compiled"] == 3
+
+    def start() -> dict:
+        return fresh("warm_start_child.py", "ours", **where)
+
+    assert start()["compiled"] == 3
 
     def starts(count: int) -> float:
         with concurrent.futures.ThreadPoolExecutor(count) as pool:
-            begun = [
-                pool.submit(fresh, "warm_start_child.py", "ours", **where) for _ in range(count)
-            ]
-            taken, done = timed(lambda: [b.result() for b in begun])
+            taken, done = timed(lambda: list(pool.map(lambda _: start(), range(count))))
         assert not any(d["compiled"] or d["inductor_loaded"] for d in done)
         return taken / 1000
 
