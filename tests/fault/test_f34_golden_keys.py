@@ -12,57 +12,14 @@ import pytest
 
 from graphspec.fields import Stage
 from graphspec.keys.encoding import EPOCH, decode
-from support.specs import plain_spec
-from support.speculative import resolved_case
+from support.golden_specs import NAMES, golden_spec
 
 FILE = Path(__file__).parents[1] / "golden" / "keys.json"
-TABLE = [[1, 2, 2], [3, 4, 1]]
-SPECS = {
-    "ngram": {},
-    "no speculation on two CUDA devices": {
-        "speculative": None,
-        "parallel": {"tensor_parallel_size": 2},
-        "device": {"target": "cuda"},
-        "compilation": {"cudagraph_mode": "FULL"},
-    },
-    "ngram with a table on runner v1": {
-        "speculative": {
-            "method": "ngram",
-            "num_speculative_tokens": 2,
-            "num_speculative_tokens_per_batch_size": TABLE,
-            "prompt_lookup_min": 2,
-            "prompt_lookup_max": 4,
-        },
-        "compilation": {"runner": "v1"},
-        "device": {"isa": "x86-64-v3"},
-    },
-}
-DRAFTED = {
-    "eagle3 with every section": (
-        "eagle3",
-        {
-            "kv_cache": {"connector": {"name": "c"}},
-            "kernels": {"attention_backend": "flash_attn", "moe_backend": "triton"},
-            "lora": {"max_loras": 2},
-            "watermark": {"key": 7, "algorithm": "dual_key_gumbel"},
-            "compilation": {"runner": {"full_graphs_per_k": True, "central_trimming": False}},
-        },
-    ),
-    "dspark, whose graphs hold k": ("dspark", {}),
-    "several MTP modules": ("mtp multi-module", {}),
-}
-"""Cases of `support.speculative` with a draft model, and what stands beside their section."""
-
-NAMES = (*SPECS, *DRAFTED)
 
 
 def keys_of(name, folder):
     """Hash and key text of both stages, as the file keeps them."""
-    if name in SPECS:
-        spec = plain_spec(folder, **SPECS[name])
-    else:
-        case, sections = DRAFTED[name]
-        spec = resolved_case(case, **sections)
+    spec = golden_spec(name, folder)
     return {
         stage.value: {"hash": spec.compute_hash(stage), "text": spec.key_text(stage).decode()}
         for stage in Stage

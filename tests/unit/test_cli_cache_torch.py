@@ -21,7 +21,6 @@ from graphspec.keys.encoding import encode
 from graphspec.keys.factors import digest
 from support import toy
 from support.entries import METADATA, entry_of
-from support.warmups import warm
 
 
 @pytest.fixture
@@ -121,20 +120,3 @@ def test_recompile_of_an_unknown_unit_names_the_nearest(capsys, root, config):
     code, _, err = called(capsys, root, *command)
     assert code == 2
     assert "did you mean 'scale'?" in err
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-def test_recompile_of_a_real_unit_gives_the_stored_bytes(capsys, config, shared_cache, monkeypatch):
-    """Compiled by a warmup in one process and by the command in another, in other folders: byte for byte the same."""
-    code, _, err = warm(config, shared_cache)
-    assert code == 0, err
-    before = {p: p.stat() for p in (shared_cache / "entries").rglob("*.entry")}
-    command = ["verify", "--recompile", "--config", str(config), "--unit", "scale", "--json"]
-    code, out, err = called(capsys, str(shared_cache), *command)
-    (scale,) = json.loads(out)["units"]
-    assert (code, scale["reason"], scale["equal"]) == (0, "", True)
-    assert scale["bytes"] == scale["stored_bytes"] > 1000
-    assert scale["seconds"] > 0.1
-    for path, facts in before.items():
-        assert path.stat().st_ino == facts.st_ino
