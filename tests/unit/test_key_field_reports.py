@@ -3,7 +3,7 @@
 Each report's own test and right outcome, as far as keys decide them. An engine's start is a lookup in a store on disk and,
 on a miss, an entry of a made-up library: nothing is compiled here. Left to other files, with the reason:
 
-- B06, code that reads an undeclared variable while it is traced: the watch, tests/unit/test_watched_trace.py. Here: every
+- B06, code that reads an undeclared variable while it is traced: the watch, tests/fault/test_f35_hermeticity.py. Here: every
   variable that graphspec's own code reads is in the table.
 - B07, B11 and B12, real libraries on real devices: here the key and the store's answer decide, and what is compiled on a
   miss is for the tests of the cache.

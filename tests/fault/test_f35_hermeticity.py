@@ -1,4 +1,4 @@
-"""A trace that reads or runs something its key does not cover fails, and says what and where."""
+"""F35: a trace that reads or runs something its key does not cover fails, and says what and where."""
 
 import gc
 import importlib
@@ -47,7 +47,7 @@ def problems(spec, *arguments, **more):
         (tracing.reads_k, "speculative"),
     ],
 )
-def test_a_read_outside_the_scope_fails_with_the_fields_name(tiny_spec, build, field):
+def test_F35_a_read_outside_the_scope_fails_with_the_fields_name(tiny_spec, build, field):
     """Whether while building or while running, the error names the field and the line that read it."""
     with pytest.raises(UndeclaredFactorError) as caught:
         trace(unit(build, "model.rms_norm_eps"), tiny_spec, "cpu")
@@ -57,14 +57,14 @@ def test_a_read_outside_the_scope_fails_with_the_fields_name(tiny_spec, build, f
     assert "scope" in problem.hint
 
 
-def test_what_was_read_is_recorded(tiny_spec):
+def test_F35_what_was_read_is_recorded(tiny_spec):
     """The trace lists the fields it read, and no others of its scope."""
     wide = unit(tracing.stays_inside, "model", "scheduler")
     assert trace(wide, tiny_spec, "cpu").reads == ["model.rms_norm_eps"]
 
 
 @pytest.mark.parametrize("build", [tracing.calls_outside, tracing.calls_outside_two_levels_down])
-def test_code_outside_the_declared_modules_fails_with_its_file(tiny_spec, build):
+def test_F35_code_outside_the_declared_modules_fails_with_its_file(tiny_spec, build):
     """A callee in another module must be declared, at any depth; declared, it traces."""
     with pytest.raises(UndeclaredFactorError) as caught:
         trace(unit(build), tiny_spec, "cpu")
@@ -72,13 +72,13 @@ def test_code_outside_the_declared_modules_fails_with_its_file(tiny_spec, build)
     trace(unit(build, modules=("support.stray",)), tiny_spec, "cpu")
 
 
-def test_code_without_a_file_fails(tiny_spec):
+def test_F35_code_without_a_file_fails(tiny_spec):
     """Code made from a string in a module that is not declared has no digest, so it may not run."""
     with pytest.raises(UndeclaredFactorError, match="module __main__"):
         trace(unit(tracing.calls_code_from_a_string), tiny_spec, "cpu")
 
 
-def test_handlers_of_the_application_are_not_code_of_the_unit(tiny_spec):
+def test_F35_handlers_of_the_application_are_not_code_of_the_unit(tiny_spec):
     """What runs below a log call, an import or a warning makes no graph."""
     seen = []
 
@@ -95,7 +95,7 @@ def test_handlers_of_the_application_are_not_code_of_the_unit(tiny_spec):
     assert seen == ["traced"]
 
 
-def test_a_branch_on_values_is_refused_with_the_units_name(tiny_spec):
+def test_F35_a_branch_on_values_is_refused_with_the_units_name(tiny_spec):
     """What torch.export cannot trace is a CompileError that names the unit."""
     with pytest.raises(CompileError, match="unit probe"):
         trace(unit(tracing.branches_on_data), tiny_spec, "cpu")
@@ -112,7 +112,7 @@ READERS = [
 
 
 @pytest.mark.parametrize("build", READERS)
-def test_a_read_of_a_variable_fails_with_its_name_and_line(tiny_spec, monkeypatch, build):
+def test_F35_a_read_of_a_variable_fails_with_its_name_and_line(tiny_spec, monkeypatch, build):
     """While building or while running, by any way of reading: named, with the line, and without the value."""
     monkeypatch.setenv("SUPPORT_SCALE", "7531")
     (problem,) = problems(tiny_spec, build)
@@ -125,27 +125,29 @@ def test_a_read_of_a_variable_fails_with_its_name_and_line(tiny_spec, monkeypatc
     assert "7531" not in str(problem)
 
 
-def test_a_read_of_a_missing_variable_is_the_error_and_not_its_consequence(tiny_spec, monkeypatch):
+def test_F35_a_read_of_a_missing_variable_is_the_error_and_not_its_consequence(
+    tiny_spec, monkeypatch
+):
     """The KeyError that the read ends with says nothing about keys, so the read itself is reported."""
     monkeypatch.delenv("SUPPORT_SCALE", raising=False)
     (problem,) = problems(tiny_spec, switches.variable_by_index)
     assert "SUPPORT_SCALE" in problem.found
 
 
-def test_a_copy_of_the_environment_fails(tiny_spec):
+def test_F35_a_copy_of_the_environment_fails(tiny_spec):
     """Who reads all variables reads those that no key holds."""
     (problem,) = problems(tiny_spec, switches.every_variable)
     assert problem.found.startswith("a read of all environment variables at")
 
 
 @pytest.mark.parametrize("build", READERS)
-def test_a_declared_variable_may_be_read(tiny_spec, monkeypatch, build):
+def test_F35_a_declared_variable_may_be_read(tiny_spec, monkeypatch, build):
     """A unit that lists the variable has it in its key, so the read is covered."""
     monkeypatch.setenv("SUPPORT_SCALE", "2")
     trace(unit(build, environment=("SUPPORT_SCALE",)), tiny_spec, "cpu")
 
 
-def test_a_variable_that_is_in_every_key_may_be_read(tiny_spec):
+def test_F35_a_variable_that_is_in_every_key_may_be_read(tiny_spec):
     """What the table says changes code is in the key of each unit already."""
 
     def build(spec):
@@ -155,7 +157,7 @@ def test_a_variable_that_is_in_every_key_may_be_read(tiny_spec):
     trace(unit(build), tiny_spec, "cpu")
 
 
-def test_what_other_threads_read_is_not_blamed(tiny_spec):
+def test_F35_what_other_threads_read_is_not_blamed(tiny_spec):
     """A thread of the host application may read what it likes in the middle of a trace."""
 
     def build(spec):
@@ -171,7 +173,7 @@ def test_what_other_threads_read_is_not_blamed(tiny_spec):
     trace(unit(build), tiny_spec, "cpu")
 
 
-def test_what_an_import_or_the_toolchain_reads_is_not_blamed(tiny_spec):
+def test_F35_what_an_import_or_the_toolchain_reads_is_not_blamed(tiny_spec):
     """Module bodies, torch and the standard library read variables that decide nothing about the graph."""
     assert trace(unit(switches.imported_variable), tiny_spec, "cpu").outputs
     assert "support.reads_at_import" in sys.modules
@@ -186,7 +188,7 @@ def test_what_an_import_or_the_toolchain_reads_is_not_blamed(tiny_spec):
 
 
 @pytest.mark.parametrize("build", [switches.variable_by_get, switches.variable_by_index])
-def test_nothing_is_left_behind(tiny_spec, monkeypatch, build):
+def test_F35_nothing_is_left_behind(tiny_spec, monkeypatch, build):
     """Environment, profile function and threads are as before, after a trace that fails too."""
     monkeypatch.delenv("SUPPORT_SCALE", raising=False)
     before = os.environ, type(os.environ), dict(os.environ), sys.getprofile(), sys.gettrace()
@@ -200,7 +202,7 @@ def test_nothing_is_left_behind(tiny_spec, monkeypatch, build):
     "build",
     [operator_units.halves, operator_units.thirds, operator_units.inside_a_branch],
 )
-def test_an_operator_of_an_undeclared_module_fails(tiny_spec, build):
+def test_F35_an_operator_of_an_undeclared_module_fails(tiny_spec, build):
     """A custom operator's Python file is code of the unit, also where its kernel runs outside of the trace."""
     assert operators.LIBRARY
     for _ in range(2):  # the second trace finds what the first one left in torch's caches
@@ -209,7 +211,7 @@ def test_an_operator_of_an_undeclared_module_fails(tiny_spec, build):
     trace(unit(build, modules=("support.operators",)), tiny_spec, "cpu")
 
 
-def test_code_that_torch_interprets_is_code_that_runs(tiny_spec):
+def test_F35_code_that_torch_interprets_is_code_that_runs(tiny_spec):
     """The branches of torch.cond never run as Python code, and must be declared all the same."""
     build = operator_units.undeclared_inside_a_branch
     (problem,) = problems(tiny_spec, build)
@@ -217,7 +219,7 @@ def test_code_that_torch_interprets_is_code_that_runs(tiny_spec):
     trace(unit(build, modules=("support.stray",)), tiny_spec, "cpu")
 
 
-def test_callbacks_of_the_host_are_not_the_units_code(tiny_spec):
+def test_F35_callbacks_of_the_host_are_not_the_units_code(tiny_spec):
     """Dynamo collects garbage in the middle of a trace; what the host application does then is not blamed on the unit."""
     build = operator_units.undeclared_inside_a_branch
     seen = []
@@ -243,7 +245,7 @@ def library():
     return path
 
 
-def test_an_operator_of_an_undeclared_library_fails(tiny_spec, library):
+def test_F35_an_operator_of_an_undeclared_library_fails(tiny_spec, library):
     """A compiled library must be listed, since a rebuilt one leaves no trace in Python."""
     (problem,) = problems(tiny_spec, operator_units.adds)
     assert "aoti_custom_ops::custom_add" in problem.found
@@ -275,7 +277,7 @@ def editable(tmp_path, monkeypatch):
         "def build(spec):\n    return lambda x: x + 1 +\n",
     ],
 )
-def test_a_module_that_was_edited_since_its_import_fails(tiny_spec, editable, text):
+def test_F35_a_module_that_was_edited_since_its_import_fails(tiny_spec, editable, text):
     """The key has the digest of the file, and the code that runs is older: the entry would hold the wrong graph."""
     module, path = editable
     trace(unit(module.build), tiny_spec, "cpu")
@@ -285,14 +287,14 @@ def test_a_module_that_was_edited_since_its_import_fails(tiny_spec, editable, te
     importlib.invalidate_caches()
 
 
-def test_a_rewritten_comment_is_no_other_code(tiny_spec, editable):
+def test_F35_a_rewritten_comment_is_no_other_code(tiny_spec, editable):
     """Only the code is compared."""
     module, path = editable
     path.write_text("def build(spec):\n    return lambda x: x + 1  # one\n")
     trace(unit(module.build), tiny_spec, "cpu")
 
 
-def test_autocast_of_the_calling_thread_is_no_part_of_a_unit(tiny_spec):
+def test_F35_autocast_of_the_calling_thread_is_no_part_of_a_unit(tiny_spec):
     """What a thread has switched on around a trace does not add conversions to the graph."""
     from graphspec.cache.fingerprint import graph_lines
 
