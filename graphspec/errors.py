@@ -149,6 +149,20 @@ class CaptureStateError(CaptureError):
     headline = "the capture manager is in the wrong state"
 
 
+class TrafficError(GraphspecError):
+    """A histogram of batch sizes cannot be read, or does not fit the schedule. Carries every problem that was found."""
+
+    exit_code = 2
+    headline = "the traffic is not usable"
+
+
+class BudgetError(GraphspecError):
+    """Graphs were asked for within limits that nothing can keep, or that nobody can check without measurements."""
+
+    exit_code = 2
+    headline = "no ladder fits the limits"
+
+
 class EnvironmentProblem(GraphspecError):  # noqa: N818 - EnvironmentError is a builtin
     """This machine lacks something: a package, a compiler, a device, a file of weights."""
 
