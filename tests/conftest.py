@@ -1,7 +1,7 @@
-"""Fixtures for all tests: Hypothesis profiles, one shared cache for a whole run, a tiny checkpoint, specs."""
+"""Fixtures for all tests: Hypothesis profiles, private cache folders, a tiny checkpoint, specs."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,15 @@ settings.register_profile(
 )
 settings.register_profile("deep", max_examples=5000, deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_default_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The default cache folder is a run's own: what the user's holds decides no test, and no test writes there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GRAPHSPEC_CACHE_DIR", raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "user-cache"))
+        yield
 
 
 @pytest.fixture(scope="session")

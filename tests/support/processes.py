@@ -1,10 +1,13 @@
 """Python code in a process of its own, with the tests' helpers on its path."""
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,3 +39,19 @@ def as_user_without_a_name(uid: int) -> list[str]:
     if tried.returncode:
         pytest.skip(f"this machine forbids user namespaces: {tried.stderr}")
     return prefix
+
+
+def run_module(
+    module: str, *arguments: str, read: Callable[[str], Any] = json.loads, **variables: str
+) -> Any:
+    """What `read` makes of what a module prints that is run with arguments. Fails the test when the module fails."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": str(TESTS), **variables},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return read(done.stdout)

@@ -5,24 +5,27 @@ from pathlib import Path
 
 from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.load import Keyed, keyed_units
+from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
 from graphspec.cache.units import CompileUnit
 from graphspec.resolve.spec import EngineSpec
+
+NO_LIBRARY = b"no library"
+"""What is stored in place of a compiled unit."""
 
 
 def store_units(
     folder: Path, units: Sequence[CompileUnit], spec: EngineSpec, reads: Sequence[str] | None = None
 ) -> Sequence[Keyed]:
-    """Stores an entry for each unit. `reads` is the read set of all; None: that of a real trace."""
+    """Stores an entry for each unit, one for equal ones. `reads` is the read set of all; None: that of a real trace."""
     store, keyed = DiskStore(str(folder)), keyed_units(units, spec)
-    for one in keyed:
+    for one in first_of_each_key(keyed).values():
         metadata = {
             "unit": one.unit.name,
             "device": spec.device.target.value,
             "reads": list(traced_reads(one.unit, spec) if reads is None else reads),
             "compile_seconds": 1.0,
         }
-        assert store.put(Entry(key=one.key, metadata=metadata, payload=b"no library")).written
+        assert store.put(Entry(key=one.key, metadata=metadata, payload=NO_LIBRARY)).written
     return keyed
 
 

@@ -1,6 +1,7 @@
 """`open_cache`: the stores that a cache section asks for, and what each of them refuses."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +115,8 @@ def test_a_remote_folder_fills_an_empty_one(root, tmp_path):
     here = open_cache(CacheConfig(remote=(remote,)), root)
     assert here.store.get(key_of("a")).outcome is Outcome.HIT
     assert open_cache(CacheConfig(), root).store.get(key_of("a")).outcome is Outcome.HIT
+
+
+def test_B57_a_run_of_tests_has_a_default_folder_of_its_own(tmp_path_factory):
+    """Whatever the environment names and the user's folder holds: the default lies among the run's temporary files."""
+    assert Path(open_cache(CacheConfig()).root).is_relative_to(tmp_path_factory.getbasetemp())
