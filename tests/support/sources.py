@@ -44,7 +44,7 @@ class Sources:
         self._process.communicate()
 
     def of(self, program: str, spec: EngineSpec) -> Mapping[str, tuple[str, str]]:
-        """Key and source of each unit that the program has for the spec."""
+        """Key and source of each unit that the program has for the spec, and that can be traced."""
         if (program, spec) not in self._told:
             self._told[program, spec] = self._asked(program, spec)
         return self._told[program, spec]
@@ -103,6 +103,7 @@ def main() -> None:
     """Answers until standard input ends."""
     from graphspec.cache.load import keyed_units
     from graphspec.capture.program import load_program
+    from graphspec.errors import CompileError
     from graphspec.fields import evolve
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -110,13 +111,11 @@ def main() -> None:
     for line in sys.stdin:
         program, text = line.split()
         spec = evolve(pickle.loads(base64.b64decode(text)), program=program)
-        told = {
-            one.unit.name: (
-                one.key.digest,
-                hashlib.sha256(_source(one.unit, spec).encode()).hexdigest(),
-            )
-            for one in keyed_units(load_program(spec).units(), spec)
-        }
+        told = {}
+        for one in keyed_units(load_program(spec).units(), spec):
+            with contextlib.suppress(CompileError):  # what does not trace has no source
+                source = _source(one.unit, spec).encode()
+                told[one.unit.name] = one.key.digest, hashlib.sha256(source).hexdigest()
         answers.write(json.dumps(told) + "\n")
         answers.flush()
 
