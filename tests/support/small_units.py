@@ -49,8 +49,9 @@ def build_rotate(spec: Any) -> Callable[..., Any]:
     def rotate(x: torch.Tensor) -> torch.Tensor:
         steps = torch.arange(half, dtype=torch.float32) / half
         at = torch.arange(x.shape[0], dtype=torch.float32)[:, None, None] * theta**-steps
-        one, two = x[..., :half], x[..., half:]
-        return torch.cat((one * at.cos() - two * at.sin(), two * at.cos() + one * at.sin()), dim=-1)
+        one, two, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        turned = one * at.cos() - two * at.sin(), two * at.cos() + one * at.sin()
+        return torch.cat((*turned, rest), dim=-1)
 
     return rotate
 
