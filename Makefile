@@ -68,13 +68,15 @@ mutants: $(VENV)/.ready
 
 # On a machine with a CUDA device.
 gpu-check:
-	$(PYTHON) -P -m pytest tests/gpu -q -m gpu
+	$(PYTHON) -P -m pytest tests/gpu tests/fault/test_f38_f39_devices.py -q -m gpu
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/resolve.py
 	$(BIN)/python bench/hash.py
 	$(BIN)/python bench/warm_start.py
 	$(BIN)/python bench/second_warmup.py
+	$(BIN)/python bench/cache.py
+	$(BIN)/python bench/backend.py
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix $(CODE)
