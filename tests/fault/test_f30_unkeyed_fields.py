@@ -75,10 +75,10 @@ def test_F30_no_unkeyed_field_changes_a_graph_of_larger_programs(tmp_path, progr
 
 @pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ngram", "dspark"])
-def test_F30_all_unkeyed_fields_together_change_no_byte_of_the_libraries(name):
+@pytest.mark.timeout(3600)
+def test_F30_all_unkeyed_fields_together_change_no_byte_of_the_libraries():
     """What inductor and the C++ compiler make of the units of the small programs, before and after."""
-    one = resolved_case(name)
+    one = resolved_case("dspark")
     other, changed = one, 0
     for path, _, _ in unkeyed(one):
         with contextlib.suppress(SpecError, AttributeError, StopIteration):
