@@ -90,7 +90,7 @@ def _stand_in(compile: Callable[[CompileUnit], bytes]) -> None:
     load.keyed_units = lambda units, spec: [Keyed(unit=u, key=key_of(u.name)) for u in units]
     load._Run._compiler = lambda run: _Compiler(compile)
     for name, function in (
-        ("trace", lambda unit, spec, device: SimpleNamespace(outputs=(), reads=())),
+        ("trace", lambda unit, spec, device: SimpleNamespace(outputs=(), reads=(), seconds=0.0)),
         ("load_artifact", lambda entry, **options: bytes(entry.payload)),
     ):
         module = ModuleType(name)
