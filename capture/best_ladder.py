@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import attrs
 
+from graphspec.capture.limits import CostLimit
 from graphspec.capture.padding import Buckets
 from graphspec.capture.traffic import Demand
 from graphspec.errors import BudgetError, Problem
@@ -16,15 +17,6 @@ _CELLS = 250_000
 """Sizes times states that a limit on costs may take: about a second. It decides into how many steps the limit falls."""
 _FEWEST_STEPS, _MOST_STEPS = 100, 1000
 """Steps into which a limit falls whose costs are rounded. Fewer would waste too much of it, more would gain nothing."""
-
-
-@attrs.frozen(kw_only=True)
-class CostLimit:
-    """A limit on the sum of `of(k, bucket)` over all graphs, both in `unit` (MiB, seconds)."""
-
-    most: float
-    of: Callable[[int, int], float]
-    unit: str
 
 
 def best_ladder(
@@ -58,7 +50,7 @@ def best_ladder(
         return _solve(exact, _Spending.of_graphs(graphs))
     # Two limits at once multiply the states. Mostly one of them does not bind, and then the other's optimum keeps both.
     found = _solve(exact, _Spending.of_graphs(graphs))
-    if math.fsum(costs.of(k, s) for k, sizes in found.items() for s in sizes) <= costs.most:
+    if costs.keeps(found):
         return found
     by_cost = _Spending.of_costs(exact, costs, graphs=0)
     if by_cost is not None:
@@ -248,7 +240,7 @@ def _too_low(demands: Sequence[_Exact], costs: CostLimit) -> Problem:
     need = math.fsum(costs.of(k, top) for k, top in tops.items())
     depths = ", ".join(f"k={k}: {top}" for k, top in tops.items())
     return Problem(
-        where=f"max_{costs.unit.lower()}",
+        where=costs.name,
         found=f"{costs.most:.6g} {costs.unit}",
         wanted=f"at least {need:.6g} {costs.unit}: one graph of the largest size of each depth ({depths})",
         hint="raise the limit, or give the schedule fewer depths",

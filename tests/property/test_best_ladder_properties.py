@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphspec.capture.best_ladder import CostLimit, best_ladder
+from graphspec.capture.best_ladder import best_ladder
 from graphspec.capture.keys import CaptureKey
+from graphspec.capture.limits import CostLimit
 from graphspec.capture.padding import expected_padding
 from graphspec.capture.plan import CapturePlan
 from graphspec.capture.traffic import Traffic
@@ -103,7 +104,7 @@ def test_no_ladder_within_a_cost_pads_less(case, max_graphs, limit, prices):
         if (max_graphs is None or count(ladder) <= max_graphs)
         and sum(cost(k, s) for k, sizes in ladder.items() for s in sizes) <= limit
     ]
-    limits = CostLimit(most=limit, of=cost, unit="MiB")
+    limits = CostLimit(most=limit, of=cost, name="max_mib", unit="MiB")
     if not fitting:
         with pytest.raises(BudgetError):
             best_ladder(demands, max_graphs, limits)
@@ -117,7 +118,9 @@ def test_no_ladder_within_a_cost_pads_less(case, max_graphs, limit, prices):
 def test_costs_without_a_common_unit_keep_the_limit(case, limit, price):
     """What is rounded is rounded up: the sum of the true costs is never above the limit."""
     _, demands = case
-    limits = CostLimit(most=limit, of=lambda k, size: price + 0.1 * size * (1 + k), unit="MiB")
+    limits = CostLimit(
+        most=limit, of=lambda k, size: price + 0.1 * size * (1 + k), name="max_mib", unit="MiB"
+    )
     try:
         found = best_ladder(demands, None, limits)
     except BudgetError:
