@@ -6,6 +6,7 @@ A lock only spares work: in each case the right library comes out, after a bound
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import signal
@@ -92,7 +93,9 @@ def compiler(monkeypatch):
 def units(tiny_spec):
     """Five units."""
     scale, _ = toy.program(tiny_spec).units()
-    return [attrs.evolve(scale, name=f"unit {n}") for n in range(5)]
+    # Of one build function they would be equal, and one compile would serve them all.
+    builds = [functools.partial(toy.build_scale) for _ in range(5)]
+    return [attrs.evolve(scale, name=f"unit {n}", build=b) for n, b in enumerate(builds)]
 
 
 @pytest.fixture
