@@ -46,11 +46,10 @@ def best_ladder(
     graphs = most if max_graphs is None else min(max_graphs, most)
     if graphs < len(exact):
         raise BudgetError(_too_few_graphs(exact, graphs))
-    if costs is None:
-        return _solve(exact, _Spending.of_graphs(graphs))
     # Two limits at once multiply the states. Mostly one of them does not bind, and then the other's optimum keeps both.
-    found = _solve(exact, _Spending.of_graphs(graphs))
-    if costs.keeps(found):
+    every = {d.k: d.sizes for d in exact}
+    found = every if graphs == most else _solve(exact, _Spending.of_graphs(graphs))
+    if costs is None or costs.keeps(found):
         return found
     by_cost = _Spending.of_costs(exact, costs, graphs=0)
     if by_cost is not None:
