@@ -35,6 +35,7 @@ class Sources:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join((ROOT, os.path.join(ROOT, "tests"))),
                 "PYTHONSAFEPATH": "1",
+                "PYTHONWARNINGS": "ignore",
             },
         )
         return self
