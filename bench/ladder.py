@@ -2,9 +2,9 @@
 
 Padding: for each histogram of bench/data (see bench/traffic.py) and two schedules of up to 512 requests, the expected
 padded tokens of a step with the fixed ladder that engines use (1, 2, 4, 8 by 8, 256 by 16, and each tier's last size)
-and with the best ladder of as many graphs, and of half as many. A ladder that is best for one day is not best for the next: `next day` is
-the same ladder on a histogram of the same kind from another seed. Target: at least 25 percent less. The ramp is there
-because it is the case that has least to gain: it visits every size up to 512 alike, which is what a fixed ladder is for.
+and with the best ladder of as many graphs, and of half as many. A ladder that is best for one day is not best for the
+next: `next day` is the same ladder on a histogram of the same kind from another seed. Target: at least 25 percent less.
+The ramp is there because it has least to gain: it visits every size up to 512 alike, which a fixed ladder is made for.
 
 Time: the best ladder of 512 sizes and 40 graphs, for one depth and for four, all sizes occurring; and beside it the
 same with a limit in MiB, a budget that drops graphs from the fixed ladder, and a quadratic program for one layer, to

@@ -1,4 +1,4 @@
-"""Makes bench/data/*.json: histograms of the batch sizes of an engine's decode steps, from a small queue with a fixed seed.
+"""Makes bench/data/*.json: histograms of batch sizes of decode steps, from a simulated queue with a fixed seed.
 
     python bench/traffic.py
 
@@ -9,7 +9,7 @@ twenty above 500. The number that runs is the batch size of the step. Steps with
 | name | rate of arrivals |
 |---|---|
 | steady | constant, for about 100 requests at once |
-| bursty | calm at about 20 at once, and bursts of about 300 steps in which seven times as many arrive; one in 1500 steps begins one |
+| bursty | about 20 at once; one in 1500 steps begins a burst of about 300, in which seven times as many arrive |
 | long_tail | about 4 at once; one in 4000 steps, a batch job hands in up to 700 requests at once, mostly few |
 | ramp | rises evenly from none to what fills the engine, and falls again |
 

@@ -78,8 +78,10 @@ class Budgeted:
 def apply_budget(
     buckets: Buckets, demands: Sequence[Demand], limits: Sequence[CostLimit]
 ) -> Budgeted:
-    """What of `buckets` is left when all `limits` hold. The value of a bucket is the expected padded tokens that it saves
-    a step, for each part that it takes of the limits that are exceeded: per MiB, where that is the one.
+    """What of `buckets` is left when all `limits` hold.
+
+    The value of a bucket is the expected padded tokens that it saves a step, for each part that it takes of the limits
+    that are exceeded: per MiB, where that is the one.
 
     One by one, the bucket of least value goes; with it, the value of its neighbours changes. A depth's last bucket,
     without which its batches have no graph, goes only after every other bucket that helps. Of such, those of the fewest

@@ -31,10 +31,10 @@ class Line:
 def fit_line(points: Sequence[tuple[float, float]]) -> Line | None:
     """The Theil-Sen line of (x, y): the median of the slopes of all pairs, then the median of what is left.
 
-    Up to 29 percent of the points may be arbitrarily wrong (Sen 1968). The slope is not below 0, because more tokens
-    take no less; with one x only it is 0. None without points: nothing measured is nothing known.
+    Below 29 percent of many points may be arbitrarily wrong, one in five of few (Sen 1968). The slope is not below 0,
+    because more tokens take no less; with one x only it is 0. None without points: nothing measured is nothing known.
 
-    >>> fit_line([(1, 12), (2, 14), (3, 16), (4, 900)]).slope
+    >>> fit_line([(1, 12), (2, 14), (3, 16), (4, 900), (5, 20)]).slope
     2.0
     """
     if not points:
