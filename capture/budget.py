@@ -12,7 +12,8 @@ from graphspec.capture.padding import Buckets, Padding, expected_padding
 from graphspec.capture.traffic import Demand
 
 DROPPED_BY_BUDGET = "dropped by budget"
-"""The reason of a batch size without a graph, and of a graph that was planned and is not captured."""
+"""The reason of a batch size without a graph, and of a graph that was planned and is not captured, in words; plans have
+it as `Fallthrough.DROPPED_BY_BUDGET`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +64,7 @@ class Budgeted:
                     "requests": one.bucket,
                     "padded_tokens_mean": one.padded_tokens,
                     "without_graph": one.without_graph,
-                    "reason": DROPPED_BY_BUDGET,
+                    "reason": DROPPED_BY_BUDGET.replace(" ", "_"),
                 }
                 for one in self.dropped
             ],

@@ -119,7 +119,7 @@ def _in_buckets(
 ) -> tuple[int | None, Sequence[CostLimit]]:
     """A limit in graphs as a limit in buckets, where each bucket is as many graphs; and the limits that are left."""
     for limit in limits:
-        each = {limit.of(d.k, d.top) for d in demands}
+        each = {limit.of(d.k, s) for d in demands for s in (*(s for s, _ in d.steps), d.top)}
         if limit.name == "max_graphs" and len(each) == 1 and (graphs := each.pop()):
             return int(limit.most // graphs), [other for other in limits if other is not limit]
     return None, limits

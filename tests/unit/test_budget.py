@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from graphspec.capture.budget import DROPPED_BY_BUDGET, Dropped, apply_budget
+from graphspec.capture.budget import Dropped, apply_budget
 from graphspec.capture.limits import CostLimit, Limits
 from graphspec.capture.memory_model import GraphCosts, GraphSample
 from graphspec.capture.traffic import Traffic
@@ -102,7 +102,7 @@ def test_what_was_dropped_is_plain_data():
             "requests": 1,
             "padded_tokens_mean": 0,
             "without_graph": 0,
-            "reason": DROPPED_BY_BUDGET,
+            "reason": "dropped_by_budget",
         }
     ]
     one = Dropped(k=4, bucket=1, padded_tokens=0.25, without_graph=0)

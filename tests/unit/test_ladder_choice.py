@@ -174,6 +174,20 @@ def test_a_bucket_may_stand_for_several_graphs():
     assert choice.best.graphs == 6
 
 
+def test_buckets_of_one_depth_may_stand_for_different_numbers_of_graphs():
+    """Wide batches have a graph for each number of adapters: a limit in graphs counts them all."""
+    schedule = dense_schedule(None, 0, 16)
+    traffic = Traffic.of({1: 5, 2: 5, 9: 5, 12: 4, 16: 1})
+
+    def with_adapters(_k, bucket):
+        return (bucket,) * (1 if bucket == 1 else 3)
+
+    choice = choose_ladder(schedule, traffic, Limits(max_graphs=7), graphs_of=with_adapters)
+    assert choice.best.buckets == {0: (1, 2, 16)}
+    assert choice.best.graphs == 7
+    assert choice.best_known
+
+
 def test_limits_that_nobody_can_check_are_refused_at_once():
     """Without samples MiB and seconds are not measured; amounts that are none are told in the same message."""
     limits = Limits(max_graphs=-1, max_mib=100, max_seconds=3)
