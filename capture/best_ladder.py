@@ -220,7 +220,8 @@ def _serve(
             height.append(value)
             slope.append(weight)
             begin.append(place)
-            first[state] = min(first[state], len(height) - 1)
+            if first[state] >= len(height):
+                first[state] = len(height) - 1
     return ended, table
 
 

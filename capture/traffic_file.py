@@ -2,7 +2,10 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
+
+import attrs
 
 from graphspec.capture.traffic import (
     Traffic,
@@ -18,7 +21,7 @@ from graphspec.text import plural, show
 HISTOGRAM = "batch_sizes"
 """The key of a JSON histogram. Beside it a file may say anything about itself."""
 
-_Entry = tuple[str, object, object]
+_Entry = tuple[str, object, object, int]
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
@@ -32,8 +35,8 @@ def read_traffic(path: str, *, max_num_seqs: int | None = None) -> Traffic:
     | ``*.csv`` | a line ``size,count`` for each size, below a header or not |
     | others | a log: a line for each decode step, ``size``, or ``size count``; blank lines and ``#`` are passed over |
 
-    A size that stands twice is added up. Raises `TrafficError` with every problem and its line; with `max_num_seqs`,
-    larger sizes are problems too.
+    A size that stands twice is added up. Raises `TrafficError` with every problem and the first line that has it; with
+    `max_num_seqs`, larger sizes are problems too.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -51,30 +54,19 @@ def read_traffic(path: str, *, max_num_seqs: int | None = None) -> Traffic:
 def _added_up(entries: Iterator[_Entry], path: str, max_num_seqs: int | None) -> Traffic:
     weights: dict[int, float] = {}
     problems: list[Problem] = []
-    beyond: dict[int, list[str]] = {}
-    for where, size, weight in entries:
-        if isinstance(size, Problem):
-            problems.append(size)
-            continue
-        wrong = entry_problems(where, size, weight)
-        problems += wrong
+    beyond: dict[int, tuple[str, int]] = {}
+    for where, size, weight, times in entries:
+        wrong = [size] if isinstance(size, Problem) else entry_problems(where, size, weight)
+        problems += (_also_elsewhere(problem, times) for problem in wrong)
         if wrong:
             continue
         assert isinstance(size, int) and isinstance(weight, int | float)  # noqa: PT018 - told by entry_problems
-        weights[size] = weights.get(size, 0) + weight
+        weights[size] = weights.get(size, 0) + weight * times
         if max_num_seqs is not None and size > max_num_seqs:
-            beyond.setdefault(size, []).append(where)
-    for size, places in sorted(beyond.items()):
-        problem = too_large(places[0], size, max_num_seqs or 0)
-        more = f", here and on {plural(len(places) - 1, 'more line')}" if places[1:] else ""
-        problems.append(
-            Problem(
-                where=problem.where,
-                found=problem.found + more,
-                wanted=problem.wanted,
-                hint=problem.hint,
-            )
-        )
+            place, so_far = beyond.get(size, (where, 0))
+            beyond[size] = place, so_far + times
+    for size, (place, times) in sorted(beyond.items()):
+        problems.append(_also_elsewhere(too_large(place, size, max_num_seqs or 0), times))
     if not problems and not any(weights.values()):
         problems.append(nothing(path))
     if problems:
@@ -82,26 +74,34 @@ def _added_up(entries: Iterator[_Entry], path: str, max_num_seqs: int | None) ->
     return Traffic.of(weights)
 
 
+def _also_elsewhere(problem: Problem, times: int) -> Problem:
+    if times == 1:
+        return problem
+    return attrs.evolve(
+        problem, found=f"{problem.found}, here and on {plural(times - 1, 'more line')}"
+    )
+
+
 def _line_entries(lines: list[str], path: str, separator: str | None) -> Iterator[_Entry]:
+    # A log of a million steps has some hundred different lines: each is read once, at its first place.
+    places = dict(zip(reversed(lines), range(len(lines), 0, -1), strict=True))
     header_is_possible = separator is not None
-    for number, line in enumerate(lines, 1):
+    for line, times in Counter(lines).items():
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        where = f"{path}:{number}"
+        where = f"{path}:{places[line]}"
         cells = [cell.strip() for cell in text.split(separator)]
-        if header_is_possible and not any(map(_NUMBER.fullmatch, cells)):
-            header_is_possible = False
-            continue
+        is_header = header_is_possible and not any(map(_NUMBER.fullmatch, cells))
         header_is_possible = False
-        if len(cells) > 2 or (separator and len(cells) < 2):
-            yield where, _problem(where, text, separator), None
+        if is_header and times == 1:
             continue
+        wrong_count = len(cells) > 2 or (separator and len(cells) < 2)
         size, weight = _number(cells[0]), _number(cells[1]) if cells[1:] else 1
-        if size is None or weight is None:
-            yield where, _problem(where, text, separator), None
+        if wrong_count or size is None or weight is None:
+            yield where, _problem(where, text, separator), None, times
         else:
-            yield where, size, weight
+            yield where, size, weight, times
 
 
 def _number(cell: str) -> int | float | None:
@@ -137,7 +137,7 @@ def _json_entries(text: str, path: str) -> Iterator[_Entry]:
         raise TrafficError(Problem(where=place, found=found, wanted=wanted, hint=hint))
     for name, weight in sizes.items():
         size = int(name) if _INTEGER.fullmatch(name) else name
-        yield f"{path}:{document.lines[HISTOGRAM, name]}", size, weight
+        yield f"{path}:{document.lines[HISTOGRAM, name]}", size, weight, 1
 
 
 def _unreadable(path: str, error: OSError | UnicodeError) -> Problem:

@@ -63,7 +63,12 @@ def test_every_mistake_of_a_log_is_told_with_its_line(tmp_path):
 def test_every_mistake_of_a_csv_is_told_with_its_line(tmp_path):
     """A row of one cell or three, and a second header, are rows that cannot be read."""
     path = file(tmp_path, "t.csv", "size,count\nsize,count\n8\n8,1,2\n8,1\n")
-    assert [p.where.removeprefix(path) for p in problems(read_traffic, path)] == [":2", ":3", ":4"]
+    found = [(p.where.removeprefix(path), p.found) for p in problems(read_traffic, path)]
+    assert found == [
+        (":1", "'size,count' (a string), here and on 1 more line"),
+        (":3", "'8' (a string)"),
+        (":4", "'8,1,2' (a string)"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
 
 def test_a_message_lists_no_million_problems(tmp_path):
     """The first problems are listed, the others counted."""
-    path = file(tmp_path, "x.log", "x\n" * (SHOWN + 7))
+    path = file(tmp_path, "x.log", "".join(f"x{i}\n" for i in range(SHOWN + 7)))
     found = problems(read_traffic, path)
     assert len(found) == SHOWN + 1
     assert found[-1].found == "7 more problems, the first here"
