@@ -7,8 +7,9 @@ import attrs
 
 from graphspec.cache.load import keyed_units
 from graphspec.cache.opened import open_cache
+from graphspec.capture.left_out import left_out_of
 from graphspec.capture.plan import CapturePlan, plan_capture
-from graphspec.capture.program import load_program
+from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.report import Decisions
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec
@@ -62,6 +63,7 @@ class Preview:
                 ],
                 "reachable": len(self.plan.reachable()),
                 "fallthrough": list(self.plan.fallthrough()),
+                "left_out": [part.as_dict() for part in left_out_of(self.plan)],
             },
             "would_compile": self.missing,
             "would_load": self.present,
@@ -71,7 +73,8 @@ class Preview:
 def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
     """The preview for a spec and a cache folder."""
     cache = open_cache(spec.cache, cache_dir)
-    listed = load_program(spec).units()
+    program = load_program(spec)
+    listed = program.units()
     units = []
     for keyed in keyed_units(listed, spec):
         found = cache.look(keyed.key)
@@ -88,5 +91,5 @@ def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
         capture_hash=spec.compute_hash(Stage.CAPTURE),
         decisions=Decisions.of(spec, listed),
         units=units,
-        plan=plan_capture(spec),
+        plan=plan_capture(spec, captures=captures_of(program)),
     )

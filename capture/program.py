@@ -6,13 +6,18 @@ from typing import Protocol
 
 from graphspec.cache.artifact import Artifact
 from graphspec.cache.units import CompileUnit
+from graphspec.capture.keys import FULL_VERIFY, GraphKind
 from graphspec.capture.manager import StepSource
 from graphspec.errors import EnvironmentProblem, GraphspecError, Problem
 from graphspec.resolve.spec import EngineSpec
 
 
 class Program(Protocol):
-    """An engine's model code for one spec. Its factory, ``factory(spec)``, is named by the config's `program`."""
+    """An engine's model code for one spec. Its factory, ``factory(spec)``, is named by the config's `program`.
+
+    A program whose steps can be captured in other phases and modes than the target's whole decode steps states them in
+    an attribute `captures`: a frozenset of `GraphKind`, as in `graphspec.capture.keys`. See `captures_of`.
+    """
 
     def units(self) -> Sequence[CompileUnit]:
         """What there is to compile. Needs no weights and no device."""
@@ -21,6 +26,12 @@ class Program(Protocol):
     def start(self, artifacts: Mapping[str, Artifact]) -> StepSource:
         """Reads the weights, allocates buffers, and returns what decode steps are captured from."""
         ...
+
+
+def captures_of(program: Program) -> frozenset[GraphKind]:
+    """The phases and modes that the program's steps can be captured in: what its `captures` states, if it has that."""
+    stated: frozenset[GraphKind] = getattr(program, "captures", FULL_VERIFY)
+    return stated
 
 
 def load_program(spec: EngineSpec) -> Program:

@@ -8,6 +8,7 @@ import attrs
 from graphspec.cache.load import UnitResult, looked_up
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import CompileUnit
+from graphspec.capture.left_out import LeftOut
 from graphspec.capture.manager import Verified
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.records import Note
@@ -20,7 +21,11 @@ _DRAFT_MODEL = "speculative.draft_model"
 
 @attrs.frozen(kw_only=True)
 class GraphReport:
-    """The graphs of one warmup. `fallthrough` lists batch sizes that steady decoding runs without a full graph."""
+    """The graphs of one warmup.
+
+    `fallthrough` lists batch sizes that steady decoding runs without a full graph, and `left_out` the graphs that steps
+    could use and that were not to be captured.
+    """
 
     planned: int
     captured: int
@@ -28,6 +33,7 @@ class GraphReport:
     fallthrough: tuple[int, ...]
     memory_bytes: int
     verified: Sequence[Verified]
+    left_out: Sequence[LeftOut] = ()
 
     @property
     def differing(self) -> Sequence[Verified]:
@@ -176,10 +182,7 @@ class WarmupReport:
         """What is as asked and still good to know, one sentence each."""
         told = [self.cache_note] if self.cache_note else []
         told += [str(note) for note in self.decisions.notes]
-        if self.decisions.mode.granted.needs_piecewise:
-            told.append(
-                "steps with prefill run the compiled pieces one by one: piecewise graphs are not captured yet"
-            )
+        told += [str(part) for part in self.graphs.left_out]
         return told
 
     def as_dict(self) -> Mapping[str, Any]:
@@ -207,6 +210,7 @@ class WarmupReport:
                 "captured": self.graphs.captured,
                 "reachable": self.graphs.reachable,
                 "fallthrough": list(self.graphs.fallthrough),
+                "left_out": [part.as_dict() for part in self.graphs.left_out],
                 "memory_bytes": self.graphs.memory_bytes,
                 "verified": sum(v.agrees for v in self.graphs.verified),
             },

@@ -13,9 +13,10 @@ from graphspec.cache.units import CompileUnit
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
 from graphspec.capture.keys import CaptureKey
+from graphspec.capture.left_out import left_out_of
 from graphspec.capture.manager import CaptureManager, StepSource
 from graphspec.capture.plan import CapturePlan, plan_capture
-from graphspec.capture.program import load_program
+from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.report import Decisions, GraphReport, WarmupReport
 from graphspec.config.device import Target
 from graphspec.fields import Stage
@@ -75,7 +76,8 @@ def make_ready(
     """What `warmup` does, with the engine that came of it, ready to run steps."""
     told = progress or Progress()
     clock = _Clock(told)
-    program, plan = load_program(spec), plan_capture(spec)
+    program = load_program(spec)
+    plan = plan_capture(spec, captures=captures_of(program))
     units = program.units()
     told.started(units, plan)
     cache = open_cache(spec.cache, cache_dir)
@@ -118,6 +120,7 @@ def make_ready(
             fallthrough=plan.fallthrough(),
             memory_bytes=manager.memory_bytes,
             verified=verified,
+            left_out=left_out_of(plan),
         ),
         phases=clock.phases,
         seconds=clock.elapsed(),

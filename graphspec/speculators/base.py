@@ -1,5 +1,6 @@
 """`SpeculatorConfig`: what a drafting method declares of itself, and every consumer reads."""
 
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -25,6 +26,17 @@ class Setup:
     target: Checkpoint
     draft: Checkpoint | None
     num_speculative_tokens: int
+
+
+class DraftPhase(enum.Enum):
+    """How drafts come about on the device after a target's step: what a graph of the draft phase would hold."""
+
+    NONE = "none"
+    """Nothing on the device, or nothing of a fixed shape: drafts are looked up, or there are none."""
+    AUTOREGRESSIVE = "autoregressive"
+    """A loop of k passes, each over one token a request."""
+    PARALLEL = "parallel"
+    """One pass that gives all k drafts."""
 
 
 @config_class
@@ -71,11 +83,24 @@ class SpeculatorConfig:
     """Other methods that a checkpoint of this one may declare."""
     owned_prefixes: ClassVar[tuple[str, ...]] = ()
     """Prefixes of option names that only this method reads."""
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.NONE
+    """How drafts are made; `draft_phase` has what one configuration does. Every built-in method states it."""
 
     @property
     def bakes_k_into_graphs(self) -> bool:
         """Whether compiled shapes contain k, so that k is a COMPILE factor and not only a CAPTURE one."""
         return False
+
+    @property
+    def draft_phase(self) -> DraftPhase:
+        """How this configuration makes drafts on the device."""
+        return self.usual_draft_phase
+
+    def draft_tokens_per_request(self, k: int) -> int:
+        """Tokens of each request in one pass of the draft phase at depth k; 0 where there is no pass."""
+        if k == 0 or self.draft_phase is DraftPhase.NONE:
+            return 0
+        return 1 if self.draft_phase is DraftPhase.AUTOREGRESSIVE else k
 
     @property
     def implementation(self) -> str | None:
@@ -174,6 +199,7 @@ class DraftModelSpeculatorConfig(SpeculatorConfig):
     """The draft sees the target's positions, so its rotary tables must reach as far as the target's."""
     trims_depth: ClassVar[bool] = True
     has_draft_model: ClassVar[bool] = True
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.AUTOREGRESSIVE
 
     def num_lookahead_tokens(self, k: int) -> int:
         """One slot for each draft."""

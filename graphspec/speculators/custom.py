@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from graphspec.errors import Problem, SpecError
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import JsonValue
-from graphspec.speculators.base import Setup, SpeculatorConfig
+from graphspec.speculators.base import DraftPhase, Setup, SpeculatorConfig
 from graphspec.text import show
 
 _SCHEMES = ("http://", "https://", "file://")
@@ -29,6 +29,8 @@ class CustomClassSpeculatorConfig(SpeculatorConfig):
     """The engine imports the class and trusts it; graphspec knows nothing of its needs."""
 
     base_method: ClassVar[str | None] = "custom_class"
+    # What it runs is its own business: no graph is planned around it.
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.NONE
     supported_options: ClassVar[frozenset[str]] = frozenset({"speculator_options"})
     runners: ClassVar[frozenset[str]] = frozenset({"v1"})
 

@@ -9,7 +9,7 @@ from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
 from graphspec.speculators import checkpoint
-from graphspec.speculators.base import Checkpoint, DraftModelSpeculatorConfig, Setup
+from graphspec.speculators.base import Checkpoint, DraftModelSpeculatorConfig, DraftPhase, Setup
 from graphspec.speculators.dspark_omni import is_omni, omni_problems
 from graphspec.speculators.eagle import layer_id_problems, wrap_head
 from graphspec.text import show
@@ -25,6 +25,7 @@ class DFlashSpeculatorConfig(DraftModelSpeculatorConfig):
     """A pass of its own over one bonus query and k mask queries, on hidden states of several target layers."""
 
     base_method: ClassVar[str | None] = "dflash"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.PARALLEL
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.dflash.DFlashSpeculator"
     supported_options: ClassVar[frozenset[str]] = frozenset({"xpress_topc"})
     uses_target_hidden_states: ClassVar[bool] = True
@@ -54,6 +55,10 @@ class DFlashSpeculatorConfig(DraftModelSpeculatorConfig):
     def num_lookahead_tokens(self, k: int) -> int:
         """The bonus query and k mask queries."""
         return k + 1
+
+    def draft_tokens_per_request(self, k: int) -> int:
+        """Every query of the block; none without drafts."""
+        return self.num_lookahead_tokens(k) if k else 0
 
     def max_num_draft_seqs(self, max_num_batched_tokens: int, k: int) -> int | None:
         """Requests whose queries fit in one draft pass."""
@@ -128,6 +133,7 @@ class DSparkSpeculatorConfig(DFlashSpeculatorConfig):
     """DFlash with a Markov refiner, sampling from the anchor, and its own confidence for adaptive verification."""
 
     base_method: ClassVar[str | None] = "dspark"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.PARALLEL
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.dspark.DSparkSpeculator"
     supported_options: ClassVar[frozenset[str]] = frozenset({"dspark_draft_topk"})
     uses_separate_workspace_lane: ClassVar[bool] = True

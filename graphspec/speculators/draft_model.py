@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from graphspec.fields import Stage, config_class, keyed
-from graphspec.speculators.base import DraftModelSpeculatorConfig, Setup
+from graphspec.speculators.base import DraftModelSpeculatorConfig, DraftPhase, Setup
 
 
 @config_class
@@ -12,6 +12,7 @@ class StandaloneARSpeculatorConfig(DraftModelSpeculatorConfig):
     """A complete small model with the target's vocabulary, or one that is mapped to it."""
 
     base_method: ClassVar[str | None] = "draft_model"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.AUTOREGRESSIVE
     speculator_class: ClassVar[str | None] = (
         "graphspec.engine.drafters.draft_model.DraftModelSpeculator"
     )
@@ -22,6 +23,11 @@ class StandaloneARSpeculatorConfig(DraftModelSpeculatorConfig):
     parallel_drafting: bool = keyed(
         Stage.COMPILE, default=False, doc="Whether all k drafts come from one pass (PARD)."
     )
+
+    @property
+    def draft_phase(self) -> DraftPhase:
+        """One pass under parallel drafting, a loop otherwise."""
+        return DraftPhase.PARALLEL if self.parallel_drafting else self.usual_draft_phase
 
     @property
     def bakes_k_into_graphs(self) -> bool:

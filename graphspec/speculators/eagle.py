@@ -8,7 +8,7 @@ from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
 from graphspec.speculators import checkpoint
-from graphspec.speculators.base import Checkpoint, DraftModelSpeculatorConfig, Setup
+from graphspec.speculators.base import Checkpoint, DraftModelSpeculatorConfig, DraftPhase, Setup
 from graphspec.speculators.mtp_families import as_draft
 
 _AUX = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
@@ -51,6 +51,7 @@ class EagleSpeculatorConfig(DraftModelSpeculatorConfig):
     """One decoder layer that reads the target's last hidden state and the next token."""
 
     base_method: ClassVar[str | None] = "eagle"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.AUTOREGRESSIVE
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.eagle.EagleSpeculator"
     supported_options: ClassVar[frozenset[str]] = frozenset({"draft_lm_head_quantization"})
     uses_target_hidden_states: ClassVar[bool] = True
@@ -115,6 +116,7 @@ class Eagle3SpeculatorConfig(EagleSpeculatorConfig):
     """A head that fuses hidden states of several target layers; P-EAGLE drafts all tokens in one pass."""
 
     base_method: ClassVar[str | None] = "eagle3"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.AUTOREGRESSIVE
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.eagle.Eagle3Speculator"
     uses_aux_hidden_states: ClassVar[bool] = True
     trusted_declarations: ClassVar[frozenset[str]] = frozenset()
@@ -125,6 +127,11 @@ class Eagle3SpeculatorConfig(EagleSpeculatorConfig):
     aux_hidden_state_layer_ids: tuple[int, ...] = keyed(
         Stage.COMPILE, default=(), doc="Target layers that the head fuses; empty: the engine's."
     )
+
+    @property
+    def draft_phase(self) -> DraftPhase:
+        """One pass under parallel drafting, a loop otherwise."""
+        return DraftPhase.PARALLEL if self.parallel_drafting else self.usual_draft_phase
 
     @property
     def bakes_k_into_graphs(self) -> bool:

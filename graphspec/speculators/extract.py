@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
 from graphspec.speculators import checkpoint
-from graphspec.speculators.base import Checkpoint, Setup, SpeculatorConfig
+from graphspec.speculators.base import Checkpoint, DraftPhase, Setup, SpeculatorConfig
 
 _LAYERS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
 
@@ -15,6 +15,7 @@ class ExtractHiddenStatesSpeculatorConfig(SpeculatorConfig):
     """Writes hidden states of chosen layers into a cache of their own."""
 
     base_method: ClassVar[str | None] = "extract_hidden_states"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.NONE
     speculator_class: ClassVar[str | None] = (
         "graphspec.engine.drafters.extract.ExtractHiddenStatesSpeculator"
     )

@@ -11,7 +11,7 @@ from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
 from graphspec.speculators import checkpoint
-from graphspec.speculators.base import Checkpoint, Setup
+from graphspec.speculators.base import Checkpoint, DraftPhase, Setup
 from graphspec.speculators.eagle import EagleSpeculatorConfig
 from graphspec.text import show
 
@@ -31,6 +31,7 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
     """Several heads on the target's last hidden state, each for one position further. They keep no KV."""
 
     base_method: ClassVar[str | None] = "eagle"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.PARALLEL
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.medusa.MedusaSpeculator"
     supported_options: ClassVar[frozenset[str]] = frozenset({"speculator_options"})
     supports_watermarking: ClassVar[bool] = False
@@ -50,6 +51,10 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
     def uses_draft_kv_cache(self) -> bool:
         """Heads are functions of one hidden state."""
         return False
+
+    def draft_tokens_per_request(self, k: int) -> int:
+        """All heads read one hidden state."""
+        return 1 if k else 0
 
     def num_lookahead_tokens(self, k: int) -> int:
         """No KV, so no slots."""

@@ -9,7 +9,7 @@ from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
 from graphspec.speculators import checkpoint
-from graphspec.speculators.base import Checkpoint, DraftModelSpeculatorConfig, Setup
+from graphspec.speculators.base import Checkpoint, DraftModelSpeculatorConfig, DraftPhase, Setup
 from graphspec.speculators.mtp_families import as_draft, is_mtp
 
 _SHARE = "index_share_for_mtp_iteration"
@@ -20,6 +20,7 @@ class MTPSpeculatorConfig(DraftModelSpeculatorConfig):
     """One module that is run k times."""
 
     base_method: ClassVar[str | None] = "mtp"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.AUTOREGRESSIVE
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.mtp.MTPSpeculator"
     supported_options: ClassVar[frozenset[str]] = frozenset({"draft_lm_head_quantization", _SHARE})
     uses_target_hidden_states: ClassVar[bool] = True
@@ -123,6 +124,7 @@ class MultiModuleMTPSpeculatorConfig(MTPSpeculatorConfig):
     """Several modules, one a draft. Each reads one token further than the one before."""
 
     supports_pcp: ClassVar[bool] = False
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.AUTOREGRESSIVE
 
     def num_prefill_lookahead_tokens(self, k: int) -> int:
         """The last module reads k tokens past the chunk."""

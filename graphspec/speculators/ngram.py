@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from graphspec.errors import Problem
 from graphspec.fields import Rule, config_class, unkeyed
-from graphspec.speculators.base import Setup, SpeculatorConfig
+from graphspec.speculators.base import DraftPhase, Setup, SpeculatorConfig
 from graphspec.text import show
 
 DEFAULT_WINDOW = 5
@@ -26,6 +26,7 @@ class NgramSpeculatorConfig(SpeculatorConfig):
     """Looks the last `prompt_lookup_min`..`prompt_lookup_max` tokens up in the request's own tokens."""
 
     base_method: ClassVar[str | None] = "ngram"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.NONE
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.ngram.NgramSpeculator"
     prefer_dense_token_history: ClassVar[bool] = True
     trims_depth: ClassVar[bool] = True
@@ -57,4 +58,6 @@ class NgramGPUSpeculatorConfig(NgramSpeculatorConfig):
     """The same rule, matched on the device."""
 
     base_method: ClassVar[str | None] = "ngram_gpu"
+    # The matching kernel has no model pass that a graph could hold.
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.NONE
     trims_depth: ClassVar[bool] = False

@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.fields import config_class, unkeyed
-from graphspec.speculators.base import Checkpoint, Setup, SpeculatorConfig
+from graphspec.speculators.base import Checkpoint, DraftPhase, Setup, SpeculatorConfig
 
 DEFAULT_DEPTH = 24
 _HOST = "matching runs on the host; no graph contains it"
@@ -15,6 +15,7 @@ class SuffixSpeculatorConfig(SpeculatorConfig):
     """Drafts as many tokens as the matched suffix and their frequency justify; k is the most."""
 
     base_method: ClassVar[str | None] = "suffix"
+    usual_draft_phase: ClassVar[DraftPhase] = DraftPhase.NONE
     speculator_class: ClassVar[str | None] = "graphspec.engine.drafters.suffix.SuffixSpeculator"
     runners: ClassVar[frozenset[str]] = frozenset({"v1"})
     owned_prefixes: ClassVar[tuple[str, ...]] = ("suffix_decoding_",)
