@@ -25,7 +25,8 @@ def best_ladder(
     """The ladder of least expected padded tokens among all that keep both limits.
 
     The largest size of each depth is always a bucket. So a batch that shrank below its tier has one of its k too, and
-    no pair of steps falls through. Other buckets are sizes that occur: a bucket between two of them could be lowered.
+    no pair of steps falls through. Other buckets are sizes that occur: one between two of them could be lowered, since
+    costs must not fall as a bucket of the same depth grows.
 
     One dynamic program over the sizes of all depths in turn, with what is spent as its state, also splits the limits
     over the depths. With S sizes and G graphs it takes S * G steps: for each number of graphs, the cost of ending a

@@ -96,7 +96,7 @@ def test_no_ladder_within_a_cost_pads_less(case, max_graphs, limit, prices):
     fixed, per_token, *extra = prices
 
     def cost(k, size):
-        return fixed + per_token * size * (1 + k) + extra[size % 2]
+        return fixed + per_token * size * (1 + k) + sum(extra[: size // 3])
 
     fitting = [
         ladder
