@@ -13,8 +13,9 @@ from graphspec.capture.traffic import Demand
 from graphspec.errors import BudgetError, Problem
 from graphspec.text import plural
 
-_CELLS = 250_000
-"""Sizes times states that a limit on costs may take: about a second. It decides into how many steps the limit falls."""
+_EXACT_CELLS, _ROUNDED_CELLS = 1_000_000, 250_000
+"""Sizes times states that a limit on costs may take: some seconds for an exact result, about one where costs are rounded
+anyway. They decide into how many steps the limit falls."""
 _FEWEST_STEPS, _MOST_STEPS = 100, 1000
 """Steps into which a limit falls whose costs are rounded. Fewer would waste too much of it, more would gain nothing."""
 
@@ -34,8 +35,9 @@ def best_ladder(
     sums W and B of weights. Weights are taken as exact integers, so nothing is rounded and ties are true ties.
 
     A sum of costs makes this a knapsack. Costs are counted in their common unit where the limit has few enough of it
-    (250,000 / S; S * G in place of S where both limits bind; 100 always), and the result is exact. Else each cost is
-    rounded up to a 1000th of the limit, or as many parts: the limit holds, and the rounded costs have no better ladder.
+    (a million / S; S * G in place of S where both limits bind; 100 always), and the result is exact. Else each cost is
+    rounded up to a 1000th of the limit, or a coarser part for many sizes: the limit holds, and the rounded costs have
+    no better ladder.
 
     Ties: read from the last depth's largest bucket down, then the depth before it, each next bucket is as small as
     possible, and none is smaller than any. Depths are in the order of `demands`.
@@ -118,11 +120,14 @@ class _Spending:
         prices = {(d.k, s): Fraction(max(costs.of(d.k, s), 0)) for d in demands for s in d.sizes}
         limit = Fraction(costs.most)
         width = graphs + 1
-        steps = max(_FEWEST_STEPS, _CELLS // (len(prices) * width))
+        exact, rounded = (
+            max(_FEWEST_STEPS, cells // (len(prices) * width))
+            for cells in (_EXACT_CELLS, _ROUNDED_CELLS)
+        )
         positive = [price for price in prices.values() if price]
         unit = _common_unit(positive) if positive else Fraction(1)
-        if limit > unit * steps:
-            unit = limit / min(steps, _MOST_STEPS)
+        if limit > unit * exact:
+            unit = limit / min(rounded, _MOST_STEPS)
         most = math.floor(limit / unit)
         in_steps = {bucket: math.ceil(price / unit) for bucket, price in prices.items()}
         need = sum(in_steps[d.k, d.sizes[-1]] for d in demands)
