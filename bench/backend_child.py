@@ -60,7 +60,7 @@ def main() -> None:
         call = calls(compiled, given, 200)
     outcomes = []
     if backend == "graphspec":
-        from graphspec.cache.dynamo import results
+        from graphspec.cache.dynamo.backend import results
 
         outcomes = [(r.outcome.value, r.reason, r.compiled, r.seconds) for r in results()]
     made = "torch._inductor.graph" in sys.modules

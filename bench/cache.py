@@ -32,7 +32,7 @@ from pathlib import Path
 from cache_child import entry_of, key_of, library_in
 from common import HERE, ROOT, THREADS, fresh, machine, write
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 
 CHILD = "cache_child.py"
 WAYS = ("ours", "package", "artifact", "torch_compile")
@@ -206,7 +206,7 @@ def lookup(folder: str, rounds: int = 3000) -> dict:
 
 
 def stats(folder: str, rounds: int = 5) -> dict:
-    from graphspec.cache.holdings import holdings
+    from graphspec.cache.folder.holdings import holdings
 
     taken = []
     for _ in range(rounds):

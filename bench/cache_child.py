@@ -82,7 +82,7 @@ def prepare(folder):
     from torch._inductor import aoti_compile_and_package, standalone_compile
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.disk import DiskStore
     from graphspec.cache.units import DynamicDim, signature
 
     spec, units = unit_of_the_example()
@@ -127,8 +127,8 @@ def prepare(folder):
 
 
 def ours(folder, at):
-    from graphspec.cache.artifact import load_artifact
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.disk import DiskStore
+    from graphspec.cache.loading.artifact import load_artifact
 
     return load_artifact(DiskStore(os.path.join(folder, "store")).get(key_of(f"load {at}")).entry)
 
@@ -200,7 +200,7 @@ def memory(folder):
 
     import torch
 
-    import graphspec.cache.artifact  # noqa: F401
+    import graphspec.cache.loading.artifact  # noqa: F401
 
     torch.ones(8, 8) @ torch.ones(8, 8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -212,7 +212,7 @@ def memory(folder):
 
 def put(folder, durable, name, count):
     """Puts `count` entries of 1.5 MB. It says when it is ready, and begins when it is told to."""
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.disk import DiskStore
 
     store = DiskStore(folder, durable=durable == "durable")
     library = os.urandom(1 << 20) + bytes(1 << 19)
@@ -234,7 +234,7 @@ def check():
     """Microseconds that the signature check of a call takes, for each unit of the example and one of twelve inputs."""
     import torch
 
-    from graphspec.cache.signature import Signature
+    from graphspec.cache.loading.signature import Signature
     from graphspec.cache.units import DynamicDim, TensorInput, signature
 
     tokens = DynamicDim(name="tokens", maximum=512)

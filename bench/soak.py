@@ -27,13 +27,13 @@ from pathlib import Path
 
 from common import write
 
-from graphspec.cache.bounded import BoundedStore
-from graphspec.cache.counting import Counters, CountingStore
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.evict import Caps
+from graphspec.cache.folder.bounded import BoundedStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps
 from graphspec.cache.leftovers import sweep
 from graphspec.cache.store import Outcome
+from graphspec.cache.tiers.counting import Counters, CountingStore
 from graphspec.cache.units import EntryKey
 from graphspec.keys.encoding import encode
 from graphspec.keys.factors import digest

@@ -34,10 +34,10 @@ def random_weights(model):
 
 
 def our_units(spec, program):
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.disk import DiskStore
+    from graphspec.cache.folder.locks import KeyLocks
     from graphspec.cache.load import load_or_compile
     from graphspec.cache.location import cache_folder
-    from graphspec.cache.locks import KeyLocks
 
     root = cache_folder()
     artifacts, results = load_or_compile(program.units(), spec, DiskStore(root), KeyLocks(root))

@@ -5,8 +5,8 @@ from typing import Any
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
 from graphspec.cache.location import cache_folder
 from graphspec.cache.store import Lookup, Outcome

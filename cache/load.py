@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from graphspec.cache.device import measure_device
+from graphspec.cache.compiling.device import measure_device
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.entry import Entry
-from graphspec.cache.locks import Locks
+from graphspec.cache.folder.locks import Locks
 from graphspec.cache.store import Lookup, Outcome, Store, Stored, set_aside
-from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
 from graphspec.cache.units import (
     CompileUnit,
     EntryKey,
@@ -31,8 +31,8 @@ from graphspec.errors import (
 from graphspec.resolve.spec import EngineSpec
 
 if TYPE_CHECKING:
-    from graphspec.cache.artifact import Artifact
-    from graphspec.cache.compiler import Compiler
+    from graphspec.cache.compiling.compiler import Compiler
+    from graphspec.cache.loading.artifact import Artifact
 
 _LOCK_POLL_S = 0.2
 _LOCK_WAIT_S = 900.0
@@ -239,7 +239,7 @@ class _Run:
             return True
 
     def _compile(self, keyed: Keyed, compiler: "Compiler") -> None:
-        from graphspec.cache.trace import trace
+        from graphspec.cache.compiling.trace import trace
 
         began = time.perf_counter()
         device = self._spec.device.target.value
@@ -282,7 +282,7 @@ class _Run:
             )
 
     def _keep(self, keyed: Keyed, entry: Entry) -> None:
-        from graphspec.cache.artifact import load_artifact
+        from graphspec.cache.loading.artifact import load_artifact
 
         self.artifacts[keyed.unit.name] = load_artifact(
             entry, single_threaded=self._single_threaded
@@ -317,7 +317,7 @@ class _Run:
         self._listener(result)
 
     def _compiler(self) -> "Compiler":
-        from graphspec.cache.compiler import Compiler
+        from graphspec.cache.compiling.compiler import Compiler
 
         device = self._spec.device
         return Compiler(compiler_flags(device), compiler_options(device), device.target.value)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from graphspec.cache.counting import Counters, CountingStore
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Signer, Trust
-from graphspec.cache.history import Run, append_run
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.history import Run, append_run
+from graphspec.cache.folder.locks import KeyLocks, Locks, NoLocks
 from graphspec.cache.load import UnitResult, outcome_counts
 from graphspec.cache.location import locate
-from graphspec.cache.locks import KeyLocks, Locks, NoLocks
 from graphspec.cache.store import DisabledStore, Lookup, Store
+from graphspec.cache.tiers.counting import Counters, CountingStore
 from graphspec.cache.units import EntryKey
 from graphspec.config.cache import CacheConfig
 
@@ -111,9 +111,9 @@ def _folder_problem(folder: str) -> str:
 def _levels(
     disk: DiskStore, config: CacheConfig, signer: Signer | None, trust: Trust | None
 ) -> Store:
-    from graphspec.cache.bounded import BoundedStore
-    from graphspec.cache.evict import Caps
-    from graphspec.cache.layers import ReadOnlyStore
+    from graphspec.cache.folder.bounded import BoundedStore
+    from graphspec.cache.folder.evict import Caps
+    from graphspec.cache.tiers.layers import ReadOnlyStore
     from graphspec.cache.trust import PrivateStore
 
     caps = Caps(max_bytes=config.max_bytes, max_entries=config.max_entries)
@@ -127,8 +127,8 @@ def _levels(
         )
     if not config.remote:
         return first
-    from graphspec.cache.layers import LayeredStore
-    from graphspec.cache.remote_url import remote_store
+    from graphspec.cache.tiers.layers import LayeredStore
+    from graphspec.cache.tiers.remote_url import remote_store
 
     remote = (remote_store(url, signer=signer, trust=trust) for url in config.remote)
     return LayeredStore((first, *remote))

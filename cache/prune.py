@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 
 from graphspec.cache.entry import EntryCorruptError, unpack
-from graphspec.cache.glance import glance
+from graphspec.cache.folder.glance import glance
+from graphspec.cache.folder.listing import StoredFile, entry_files
+from graphspec.cache.folder.reading import read_header
+from graphspec.cache.folder.usage import RunningTotal
 from graphspec.cache.leftovers import unique_name
-from graphspec.cache.listing import StoredFile, entry_files
-from graphspec.cache.reading import read_header
-from graphspec.cache.usage import RunningTotal
 from graphspec.config.device import DeviceConfig, Target
 from graphspec.errors import KeyFactorError
 from graphspec.keys.encoding import decode, encode
@@ -108,6 +108,6 @@ def _versions(toolchain: Mapping[str, Any]) -> bytes:
 
 
 def _toolchain(target: Target) -> Mapping[str, Any]:
-    from graphspec.cache.toolchain import toolchain
+    from graphspec.cache.compiling.toolchain import toolchain
 
     return toolchain(DeviceConfig(target=target))

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
-from graphspec.cache.toolchain import compiler_flags, compiler_options
 from graphspec.cache.units import CompileUnit
 from graphspec.resolve.spec import EngineSpec
 
@@ -88,8 +88,8 @@ def _compared(keyed: Keyed, spec: EngineSpec, store: DiskStore) -> Recompiled:
 
 def _compiled(keyed: Keyed, spec: EngineSpec) -> bytes:
     # A compiler process of its own for each unit: what it compiled before must not help it to be equal.
-    from graphspec.cache.compiler import Compiler
-    from graphspec.cache.trace import trace
+    from graphspec.cache.compiling.compiler import Compiler
+    from graphspec.cache.compiling.trace import trace
 
     device = spec.device.target.value
     flags, options = compiler_flags(spec.device), compiler_options(spec.device)

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from graphspec.cache.artifact import Artifact
+from graphspec.cache.loading.artifact import Artifact
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.keys import FULL_VERIFY, GraphKind
 from graphspec.capture.manager import StepSource

@@ -16,10 +16,10 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from graphspec.cache.bundle_export import Candidate, Exported
-    from graphspec.cache.bundle_import import Imported
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.bundle.exporter import Candidate, Exported
+    from graphspec.cache.bundle.importer import Imported
     from graphspec.cache.entry import Trust
+    from graphspec.cache.folder.disk import DiskStore
 
 Missing = Sequence[Mapping[str, str]]
 
@@ -64,8 +64,8 @@ def export(
     A KEY can be cut short. Equal entries give equal files. Exit code 1 when a unit of the config is not in the cache, or
     a file of the cache is not whole; the bundle then holds the others.
     """
-    from graphspec.cache.bundle_export import all_entries, export_bundle
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.bundle.exporter import all_entries, export_bundle
+    from graphspec.cache.folder.disk import DiskStore
     from graphspec.cache.location import cache_folder
 
     if config is None and settings:
@@ -126,8 +126,8 @@ def import_command(
     A bundle that is damaged, not trusted, or for another toolchain or device is refused as a whole. Exit code 1 when an
     entry differs from what is stored under its key, or could not be stored.
     """
-    from graphspec.cache.bundle_import import import_bundle
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.bundle.importer import import_bundle
+    from graphspec.cache.folder.disk import DiskStore
     from graphspec.cache.location import cache_folder
 
     if shared and trust is None:
@@ -193,7 +193,7 @@ def _of_config(
     config: str, settings: tuple[str, ...], store: "DiskStore"
 ) -> "tuple[Sequence[Candidate], Missing, str | None]":
     from graphspec.api import load
-    from graphspec.cache.bundle_export import entries_of
+    from graphspec.cache.bundle.exporter import entries_of
     from graphspec.cache.load import keyed_units
     from graphspec.capture.program import load_program
 

@@ -17,9 +17,9 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from graphspec.cache.listing import StoredFile
+    from graphspec.cache.folder.listing import StoredFile
+    from graphspec.cache.folder.tidy import Tidied
     from graphspec.cache.prune import Removed
-    from graphspec.cache.tidy import Tidied
 
 _dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Say what would be removed; remove nothing."
@@ -55,9 +55,9 @@ def gc(
 
     Exit code 1 when the folder is still above a cap, or something could not be removed.
     """
-    from graphspec.cache.evict import Caps
+    from graphspec.cache.folder.evict import Caps
+    from graphspec.cache.folder.tidy import QUARANTINE_KEPT_S, tidy
     from graphspec.cache.location import cache_folder
-    from graphspec.cache.tidy import QUARANTINE_KEPT_S, tidy
 
     given = {"max_bytes": max_bytes, "max_entries": max_entries, "grace_seconds": grace}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -16,8 +16,8 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from graphspec.cache.holdings import Holdings, Past, Share
-    from graphspec.cache.listing import StoredFile
+    from graphspec.cache.folder.holdings import Holdings, Past, Share
+    from graphspec.cache.folder.listing import StoredFile
 
 
 @click.command("ls")
@@ -28,7 +28,7 @@ def ls(cache_dir: str | None, as_json: bool) -> int:
 
     Exit code 1 when a file is no readable entry.
     """
-    from graphspec.cache.listing import entry_files
+    from graphspec.cache.folder.listing import entry_files
     from graphspec.cache.location import cache_folder
 
     root = cache_folder(cache_dir)
@@ -41,7 +41,7 @@ def ls(cache_dir: str | None, as_json: bool) -> int:
 
 
 def _row(file: "StoredFile") -> dict[str, Any]:
-    from graphspec.cache.glance import glance
+    from graphspec.cache.folder.glance import glance
 
     seen = glance(file.path) if file.readable_format else None
     return {
@@ -92,7 +92,7 @@ def _unit(row: Mapping[str, Any]) -> str:
 @json_option
 def stats(cache_dir: str | None, as_json: bool) -> int:
     """Count what the folder holds, by unit and device, and what lies beside the entries."""
-    from graphspec.cache.holdings import holdings
+    from graphspec.cache.folder.holdings import holdings
     from graphspec.cache.location import cache_folder
 
     found = holdings(cache_folder(cache_dir))

@@ -15,8 +15,8 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from graphspec.cache.contents import Contents
-    from graphspec.cache.listing import StoredFile
+    from graphspec.cache.folder.contents import Contents
+    from graphspec.cache.folder.listing import StoredFile
 
 _LISTED = 8
 
@@ -30,7 +30,7 @@ def show(key: str, cache_dir: str | None, as_json: bool) -> int:
 
     The whole file is checked. Exit code 1 when it cannot be used. Values of secret variables are hidden.
     """
-    from graphspec.cache.contents import contents_of
+    from graphspec.cache.folder.contents import contents_of
     from graphspec.cache.location import cache_folder
 
     found = contents_of(_only(cache_folder(cache_dir), key))
@@ -42,7 +42,7 @@ def show(key: str, cache_dir: str | None, as_json: bool) -> int:
 
 
 def _only(root: str, key: str) -> "StoredFile":
-    from graphspec.cache.contents import find_entries
+    from graphspec.cache.folder.contents import find_entries
 
     if not key:
         raise click.UsageError("KEY is empty")

@@ -17,7 +17,7 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from graphspec.cache.check import Checked
+    from graphspec.cache.folder.check import Checked
     from graphspec.cache.recompile import Recompiled
     from graphspec.cache.units import CompileUnit
 
@@ -71,8 +71,8 @@ def verify(
 
 
 def _check(root: str, as_json: bool, repair: bool, trust: str | None) -> int:
-    from graphspec.cache.check import check_folder
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.check import check_folder
+    from graphspec.cache.folder.disk import DiskStore
 
     trusted = None
     if trust is not None:
@@ -101,7 +101,7 @@ def _recompile(
     root: str, as_json: bool, config: str, settings: tuple[str, ...], names: tuple[str, ...]
 ) -> int:
     from graphspec.api import load
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.disk import DiskStore
     from graphspec.cache.recompile import recompile
     from graphspec.capture.program import load_program
 

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from graphspec.cache.device import measure_device
+from graphspec.cache.compiling.device import measure_device
 from graphspec.config.device import DeviceConfig, DeviceProfile, Target
 from graphspec.errors import EnvironmentProblem
 

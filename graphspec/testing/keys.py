@@ -161,8 +161,8 @@ def _units(program: "Program", spec: "EngineSpec") -> "Sequence[CompileUnit] | N
 
 
 def _unlike(*sides: "tuple[CompileUnit, EngineSpec]") -> Iterator[str]:
-    from graphspec.cache.fingerprint import graph_fingerprint, graph_lines
-    from graphspec.cache.trace import trace
+    from graphspec.cache.compiling.fingerprint import graph_fingerprint, graph_lines
+    from graphspec.cache.compiling.trace import trace
     from graphspec.testing.sides import diff_of
 
     graphs: list[Any] = []

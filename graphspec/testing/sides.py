@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import torch
 
-from graphspec.cache.fingerprint import graph_fingerprint, graph_lines
-from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
-from graphspec.cache.trace import trace
+from graphspec.cache.compiling.fingerprint import graph_fingerprint, graph_lines
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options, toolchain
+from graphspec.cache.compiling.trace import trace
 from graphspec.cache.units import CompileUnit, DynamicDim, EntryKey, unit_key
 from graphspec.capture.program import load_program
 from graphspec.config.device import CpuIsa, DeviceConfig

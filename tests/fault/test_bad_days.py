@@ -175,7 +175,7 @@ def test_offline_with_an_empty_folder_is_an_error_that_loads_no_compiler(config,
     assert report["error"] == "OfflineMissError"
     assert [p["where"] for p in report["problems"]] == ["unit scale", "unit mix"]
     assert "graphspec.cache.load" in err
-    assert "graphspec.cache.compiler" not in err
+    assert "graphspec.cache.compiling.compiler" not in err
     assert "torch._inductor" not in err
 
 

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support import crash_actions
 from support.crash_actions import ENTRY, PAYLOAD, damage

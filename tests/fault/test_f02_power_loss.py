@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import pack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support.crash_actions import damage, no_links
 from support.entries import entry_of

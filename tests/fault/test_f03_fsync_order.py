@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support.crash_actions import no_links
 from support.entries import entry_of, key_of

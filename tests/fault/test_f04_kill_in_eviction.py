@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from graphspec.cache.bounded import BoundedStore
-from graphspec.cache.check import check_folder
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import total_of
-from graphspec.cache.listing import entry_files, stored_files
+from graphspec.cache.folder.bounded import BoundedStore
+from graphspec.cache.folder.check import check_folder
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import total_of
+from graphspec.cache.folder.listing import entry_files, stored_files
+from graphspec.cache.folder.usage import RunningTotal
 from graphspec.cache.store import Outcome
-from graphspec.cache.usage import RunningTotal
 from support import evict_actions
 from support.entries import entry_of, key_of
 from support.evict_actions import CAPS, NEW, OLD, fill, payload

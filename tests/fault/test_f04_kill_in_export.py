@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from graphspec.cache.bundle import read_bundle
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.bundle.reader import read_bundle
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support import bundle_actions
 from support.bundle_actions import ENTRIES, export_all, import_all

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from graphspec.cache import quarantine
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import PREFIX_BYTES, pack, read_prefix
+from graphspec.cache.folder import quarantine
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, fixed_part, key_of, with_header
 from support.faults import memory_folder
@@ -278,7 +278,9 @@ def test_F13_a_file_that_would_act_when_unpickled_is_bytes_and_never_acts(store,
     """Anywhere in an entry: as the file, as the header, in the metadata, as the payload. The trap itself works."""
     trap = tmp_path / "acted"
     harmful = pickle.dumps(Harmful(str(trap)))
-    check_heals(store, harmful, f"truncated: {len(harmful)} bytes, the fixed part has {PREFIX_BYTES}")
+    check_heals(
+        store, harmful, f"truncated: {len(harmful)} bytes, the fixed part has {PREFIX_BYTES}"
+    )
     check_heals(store, harmful + bytes(200), "the magic number differs")
     lay(store, with_header(harmful))
     found = store.get(ENTRY.key)
@@ -300,7 +302,7 @@ def test_F13_reading_an_entry_interprets_nothing():
     told = run_python(
         """
         import pickle, sys, tempfile
-        from graphspec.cache.disk import DiskStore
+        from graphspec.cache.folder.disk import DiskStore
         from support.entries import entry_of, key_of
 
         code = pickle.dumps(print)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from graphspec.cache import entry as entry_module
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import EntryKey
 from graphspec.keys.encoding import encode

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import load_or_compile
-from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Outcome
 from graphspec.errors import CacheUnusableError
 from support import fake_compiler, toy

@@ -14,8 +14,8 @@ import tempfile
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.store import Outcome
 from support.bad_disks import files_below, remount, tmpfs
 from support.entries import entry_of, key_of
@@ -105,7 +105,7 @@ def test_F16_what_a_read_only_turn_left_is_swept_by_the_next_process(mount):
     run_python(
         """
         import os
-        from graphspec.cache.disk import DiskStore
+        from graphspec.cache.folder.disk import DiskStore
         from support.bad_disks import remount
         from support.entries import entry_of
         real = os.link
@@ -127,8 +127,8 @@ def test_F16_what_a_read_only_turn_left_is_swept_by_the_next_process(mount):
 
 NOBODY = """
 import json, os, sys, tempfile
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from support.entries import entry_of, key_of
 
 def get(name):

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.leftovers import unique_name
-from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Outcome
 from support.bad_disks import files_below, tmpfs
 from support.entries import entry_of, key_of

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import pack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.leftovers import unique_name
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, key_of
@@ -76,7 +76,7 @@ def test_F22_a_container_of_this_host_does_not_sweep_what_its_host_is_writing(st
     leave(store, unique_name())
     before = os.listdir(os.path.join(store.root, "tmp"))
     code = f"""
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from support.entries import entry_of
 assert DiskStore({store.root!r}).put(entry_of("b")).written
 """

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.quarantine import KEPT_FILES
 from graphspec.cache.leftovers import sweep
-from graphspec.cache.quarantine import KEPT_FILES
 from graphspec.cache.store import Outcome
 from support.bad_disks import files_below
 from support.hammer import hammer, hammered_entry

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support.bad_disks import files_below
 from support.entries import entry_of, key_of

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.locks import KeyLocks
 from support.entries import key_of
 from support.processes import run_python
 
@@ -48,7 +48,7 @@ def test_F26_a_pipe_in_the_place_of_a_lock_file_does_not_hang(root):
 
 FORK = """
 import os, signal, sys
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.locks import KeyLocks
 from support.entries import key_of
 
 def free():

@@ -19,9 +19,9 @@ import filelock
 import pytest
 
 from graphspec.cache import load
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import keyed_units, load_or_compile
-from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Outcome
 from graphspec.errors import NondeterministicError
 from support import fake_compiler, toy

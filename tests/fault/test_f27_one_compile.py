@@ -2,7 +2,7 @@
 
 import os
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from support.cold_start import cold_start
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from graphspec.cache.abilities import look
-from graphspec.cache.background import BackgroundStore
-from graphspec.cache.counting import Counters, CountingStore, put_result
 from graphspec.cache.entry import pack
-from graphspec.cache.layers import LayeredStore, ReadOnlyStore
-from graphspec.cache.memory import MemoryStore
 from graphspec.cache.store import Stored, set_aside
-from graphspec.cache.verifying import VerifyingStore
+from graphspec.cache.tiers.background import BackgroundStore
+from graphspec.cache.tiers.counting import Counters, CountingStore, put_result
+from graphspec.cache.tiers.layers import LayeredStore, ReadOnlyStore
+from graphspec.cache.tiers.memory import MemoryStore
+from graphspec.cache.tiers.verifying import VerifyingStore
 from support.entries import METADATA, entry_of, key_of
 from support.store_model import BAD, Model, Place
 from support.stores import FAST

@@ -5,10 +5,10 @@ import functools
 
 import pytest
 
-from graphspec.cache.compiler import Compiler
-from graphspec.cache.fingerprint import graph_fingerprint
-from graphspec.cache.toolchain import compiler_flags, compiler_options
-from graphspec.cache.trace import trace
+from graphspec.cache.compiling.compiler import Compiler
+from graphspec.cache.compiling.fingerprint import graph_fingerprint
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
+from graphspec.cache.compiling.trace import trace
 from graphspec.capture.program import load_program
 from graphspec.errors import SpecError
 from graphspec.fields import evolve

@@ -5,14 +5,16 @@ import json
 import pytest
 import yaml
 
-from graphspec.cache import artifact, compiler, load
-from graphspec.cache.compiler import Compiled
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.fingerprint import graph_lines
+from graphspec.cache import load
+from graphspec.cache.compiling import compiler
+from graphspec.cache.compiling.compiler import Compiled
+from graphspec.cache.compiling.fingerprint import graph_lines
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import NoLocks
 from graphspec.cache.load import load_or_compile
-from graphspec.cache.locks import NoLocks
+from graphspec.cache.loading import artifact
 from graphspec.cache.recompile import recompile
-from graphspec.cache.toolchain import compiler_flags, compiler_options
 from graphspec.capture.program import load_program
 from graphspec.cli import _root
 from graphspec.cli.common import run

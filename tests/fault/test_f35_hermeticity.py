@@ -11,8 +11,8 @@ import threading
 import pytest
 import torch
 
+from graphspec.cache.compiling.trace import trace
 from graphspec.cache.native import NativeLibrary
-from graphspec.cache.trace import trace
 from graphspec.cache.units import CompileUnit, DynamicDim, TensorInput
 from graphspec.errors import CompileError, UndeclaredFactorError
 from graphspec.keys.scope import Scope
@@ -296,7 +296,7 @@ def test_F35_a_rewritten_comment_is_no_other_code(tiny_spec, editable):
 
 def test_F35_autocast_of_the_calling_thread_is_no_part_of_a_unit(tiny_spec):
     """What a thread has switched on around a trace does not add conversions to the graph."""
-    from graphspec.cache.fingerprint import graph_lines
+    from graphspec.cache.compiling.fingerprint import graph_lines
 
     probe = unit(lambda spec: lambda x: x @ x.t())
     usual = graph_lines(trace(probe, tiny_spec, "cpu").program)

@@ -8,9 +8,9 @@ import itertools
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling.toolchain import toolchain
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
-from graphspec.cache.toolchain import toolchain
 from graphspec.cache.units import EntryKey
 from graphspec.capture.plan import plan_capture
 from graphspec.config.device import DeviceConfig, Target

@@ -99,7 +99,7 @@ def stranger(open_folder):
 
 def can_import(user):
     """Whether that user may run this interpreter and read this checkout."""
-    command = [sys.executable, "-P", "-c", "import graphspec.cache.disk, support.toy"]
+    command = [sys.executable, "-P", "-c", "import graphspec.cache.folder.disk, support.toy"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     try:
         done = subprocess.run(command, check=False, capture_output=True, env=environment, **user)

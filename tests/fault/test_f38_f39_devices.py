@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 
-from graphspec.cache.artifact import load_artifact
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import keyed_units, load_or_compile
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.loading.artifact import load_artifact
 from graphspec.config.engine import EngineConfig
 from support.processes import run_python
 from support.toy import NAME, WIDTH, program
@@ -31,9 +31,9 @@ DEVICES = [
 START = """
     import hashlib, json, os, sys
     import torch
-    from graphspec.cache.disk import DiskStore
+    from graphspec.cache.folder.disk import DiskStore
     from graphspec.cache.load import load_or_compile
-    from graphspec.cache.locks import KeyLocks
+    from graphspec.cache.folder.locks import KeyLocks
     from graphspec.config.engine import EngineConfig
     from support.toy import program
 
@@ -74,7 +74,7 @@ def test_F38_the_second_run_is_warm_and_gives_the_same_bytes(asked, tmp_path, de
 
 WRITER = """
 import os, sys
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.entry import unpack
 
 root, path = sys.argv[1:]

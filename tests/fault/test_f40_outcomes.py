@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphspec.cache.abilities import look
-from graphspec.cache.background import BackgroundStore
-from graphspec.cache.counting import Counters, CountingStore, PutResult, put_result
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.layers import LayeredStore
-from graphspec.cache.memory import MemoryStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
-from graphspec.cache.verifying import VerifyingStore
+from graphspec.cache.tiers.background import BackgroundStore
+from graphspec.cache.tiers.counting import Counters, CountingStore, PutResult, put_result
+from graphspec.cache.tiers.layers import LayeredStore
+from graphspec.cache.tiers.memory import MemoryStore
+from graphspec.cache.tiers.verifying import VerifyingStore
 from support.entries import METADATA, entry_of, key_of
 from support.stores import FAST
 

@@ -30,11 +30,11 @@ import sys
 import pytest
 import torch
 
-from graphspec.cache.fingerprint import graph_lines
+from graphspec.cache.compiling.fingerprint import graph_lines
+from graphspec.cache.compiling.torch_state import set_torch_state
+from graphspec.cache.compiling.trace import trace
 from graphspec.cache.load import keyed_units
 from graphspec.cache.native import NativeLibrary
-from graphspec.cache.torch_state import set_torch_state
-from graphspec.cache.trace import trace
 from graphspec.cache.units import CompileUnit, TensorInput
 from graphspec.errors import UndeclaredFactorError
 from graphspec.fields import Stage, config_class, keyed, unkeyed
@@ -318,7 +318,7 @@ CHILD = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 import torch
-from graphspec.cache.fingerprint import graph_fingerprint
+from graphspec.cache.compiling.fingerprint import graph_fingerprint
 from support import switches
 
 class Module(torch.nn.Module):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from graphspec.cache.bundle import read_bundle
-from graphspec.cache.bundle_format import machine_of
+from graphspec.cache.bundle.layout import machine_of
+from graphspec.cache.bundle.reader import read_bundle
 from graphspec.cache.entry import PREFIX_BYTES, EntryCorruptError, pack, read_prefix, unpack
 from graphspec.errors import BundleError
 from graphspec.keys.encoding import encode_decoded

@@ -79,8 +79,10 @@ def _modules(settings: Mapping[str, Any]) -> Mapping[str, Module]:
         stems = table.get("modules") or sorted(path.stem for path in folder.glob("*.py"))
         for stem in stems:
             if stem not in table.get("left_out", ()):
-                assert stem not in found, f"two modules are called {stem}"
-                found[stem] = Module(f"{table['package']}.{stem}", folder / f"{stem}.py", table)
+                *inside, name = stem.split(".")
+                assert name not in found, f"two modules are called {name}"
+                path = folder.joinpath(*inside, f"{name}.py")
+                found[name] = Module(f"{table['package']}.{stem}", path, table)
     return found
 
 

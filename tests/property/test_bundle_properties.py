@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphspec.cache.bundle import read_bundle
-from graphspec.cache.bundle_format import MAGIC
+from graphspec.cache.bundle.layout import MAGIC
+from graphspec.cache.bundle.reader import read_bundle
 from graphspec.cache.entry import Entry, pack
 from graphspec.cache.signing import LINE, PublicKey, SigningKey, read_public_keys
 from graphspec.cache.units import EntryKey

@@ -8,10 +8,10 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphspec.cache.bounded import BoundedStore, packed_bytes
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import Caps, Total, is_young, plan_eviction, total_of, worth
-from graphspec.cache.listing import StoredFile, stored_files
+from graphspec.cache.folder.bounded import BoundedStore, packed_bytes
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps, Total, is_young, plan_eviction, total_of, worth
+from graphspec.cache.folder.listing import StoredFile, stored_files
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, key_of
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphspec.cache.signature import Signature
+from graphspec.cache.loading.signature import Signature
 from graphspec.errors import SignatureError
 
 DTYPES = ("float32", "bfloat16", "int64", "bool", "complex64")

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from graphspec.cache import artifact
 from graphspec.cache.entry import Entry
+from graphspec.cache.loading import artifact
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.manager import CaptureManager
 from graphspec.capture.program import load_program
@@ -30,9 +30,9 @@ COMPILERS = (
     "torch.export._trace",
     "triton",
     "numba",
-    "graphspec.cache.compiler",
-    "graphspec.cache.dynamo",
-    "graphspec.cache.trace",
+    "graphspec.cache.compiling.compiler",
+    "graphspec.cache.dynamo.backend",
+    "graphspec.cache.compiling.trace",
 )
 """What compiles or traces, or is needed for it."""
 PROCESSES = frozenset(
@@ -120,7 +120,7 @@ def noticed(tried: list[str]) -> list[str]:
     """What is refused of a compile by each way that there is; the list is emptied."""
     ways = (
         lambda: torch.compile(torch.relu)(torch.ones(1)),
-        lambda: __import__("graphspec.cache.compiler"),
+        lambda: __import__("graphspec.cache.compiling.compiler"),
         lambda: __import__("subprocess").run(["g++", "--version"], check=False),
     )
     for way in ways:

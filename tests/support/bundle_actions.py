@@ -5,9 +5,9 @@ Below the folder lie a cache in ``from``, a bundle ``a.bundle`` and a cache in `
 
 import os
 
-from graphspec.cache.bundle_export import all_entries, export_bundle
-from graphspec.cache.bundle_import import import_bundle
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.bundle.exporter import all_entries, export_bundle
+from graphspec.cache.bundle.importer import import_bundle
+from graphspec.cache.folder.disk import DiskStore
 from support.bundles import unit_entry
 
 ENTRIES = [unit_entry(name, bytes(range(200)) + name.encode()) for name in "ab"]

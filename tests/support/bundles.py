@@ -8,9 +8,9 @@ from typing import Any
 
 import xxhash
 
-from graphspec.cache.bundle_export import all_entries, export_bundle
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.bundle.exporter import all_entries, export_bundle
 from graphspec.cache.entry import Entry, pack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.units import EntryKey
 from graphspec.keys.encoding import encode, encode_decoded
 from graphspec.keys.factors import digest

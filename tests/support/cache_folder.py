@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from graphspec.cli import _root
 from graphspec.cli.common import run

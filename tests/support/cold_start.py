@@ -18,9 +18,9 @@ from typing import Any
 import attrs
 
 from graphspec.cache import load
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import Keyed, load_or_compile
-from graphspec.cache.locks import KeyLocks
 from graphspec.cache.units import CompileUnit, EntryKey
 from graphspec.keys.scope import Scope
 from support.entries import key_of

@@ -4,8 +4,8 @@ import errno
 import os
 from unittest import mock
 
-from graphspec.cache import quarantine
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder import quarantine
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, key_of
 

@@ -7,10 +7,10 @@ import attrs
 import torch
 from torch import nn
 
-from graphspec.cache.dynamo_graph import Lifted, NotStorableError
-from graphspec.cache.dynamo_key import graph_factors, graph_key
-from graphspec.cache.dynamo_load import lift_for_inference
-from graphspec.cache.dynamo_trace import trace_graph
+from graphspec.cache.dynamo.graph import Lifted, NotStorableError
+from graphspec.cache.dynamo.key import graph_factors, graph_key
+from graphspec.cache.dynamo.load import lift_for_inference
+from graphspec.cache.dynamo.trace import trace_graph
 from graphspec.cache.units import EntryKey
 
 WIDTH = 8

@@ -2,11 +2,11 @@
 
 import os
 
-from graphspec.cache.bounded import BoundedStore, packed_bytes
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import Caps, evict
+from graphspec.cache.folder.bounded import BoundedStore, packed_bytes
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps, evict
+from graphspec.cache.folder.tidy import tidy
 from graphspec.cache.prune import Wanted, choose, remove
-from graphspec.cache.tidy import tidy
 from support.entries import entry_of
 
 OLD = "abc"

@@ -5,8 +5,10 @@ from typing import Any
 
 import attrs
 
-from graphspec.cache import artifact, load, trace
-from graphspec.cache.compiler import Compiled
+from graphspec.cache import load
+from graphspec.cache.compiling import trace
+from graphspec.cache.compiling.compiler import Compiled
+from graphspec.cache.loading import artifact
 from graphspec.cache.units import CompileUnit
 
 

@@ -14,10 +14,10 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.evict import Caps, evict, move_away
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps, evict, move_away
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.store import Outcome
 from support.entries import entry_of
 from support.processes import TESTS

@@ -6,10 +6,10 @@ Run as ``python -m support.quick_warmup FOLDER ARGUMENTS``. FOLDER is a cache fo
 import sys
 
 from graphspec.cache import load
-from graphspec.cache.compiler import Compiled
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling.compiler import Compiled
+from graphspec.cache.compiling.trace import Trace
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import Keyed, keyed_units
-from graphspec.cache.trace import Trace
 from graphspec.cache.units import CompileUnit
 from graphspec.resolve.spec import EngineSpec
 

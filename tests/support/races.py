@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import move_away
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import move_away
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.units import EntryKey
 from support.entries import entry_of, key_of
 from support.processes import TESTS

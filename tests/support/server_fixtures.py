@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from graphspec.cache.redis_blobs import RedisBlobs
-from graphspec.cache.s3 import S3Blobs
+from graphspec.cache.tiers.redis_blobs import RedisBlobs
+from graphspec.cache.tiers.s3 import S3Blobs
 from support.servers import NO_REDIS, SECRET, MemoryBlobs, RedisServer
 
 BUCKET = "graphspec-tests"

@@ -8,9 +8,9 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-from graphspec.cache.breaker import TierError
-from graphspec.cache.redis_blobs import RedisAddress
-from graphspec.cache.remote import Blob
+from graphspec.cache.tiers.breaker import TierError
+from graphspec.cache.tiers.redis_blobs import RedisAddress
+from graphspec.cache.tiers.remote import Blob
 
 SECRET = "wJalrXUtnFEMI0secret0never0shown"
 NO_REDIS = "needs redis-server: apt-get install redis-server"

@@ -85,8 +85,8 @@ def _source(unit: Any, spec: EngineSpec) -> str:
     import torch
     import torch._inductor
 
-    from graphspec.cache.toolchain import compiler_flags, compiler_options
-    from graphspec.cache.trace import trace
+    from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
+    from graphspec.cache.compiling.trace import trace
 
     traced = trace(unit, spec, "cpu")
     examples = tuple(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import attrs
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome, Stored
 from support.entries import key_of
 

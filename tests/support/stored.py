@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
 from graphspec.cache.units import CompileUnit
 from graphspec.resolve.spec import EngineSpec
@@ -31,6 +31,6 @@ def store_units(
 
 def traced_reads(unit: CompileUnit, spec: EngineSpec) -> Sequence[str]:
     """The fields that a trace of the unit reads."""
-    from graphspec.cache.trace import trace
+    from graphspec.cache.compiling.trace import trace
 
     return trace(unit, spec, spec.device.target.value).reads

@@ -5,10 +5,10 @@ import os
 import threading
 from collections.abc import Callable
 
-from graphspec.cache.background import BackgroundStore
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Lookup, Outcome, Stored
+from graphspec.cache.tiers.background import BackgroundStore
 from graphspec.cache.units import EntryKey
 from support.entries import entry_of
 

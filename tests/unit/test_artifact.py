@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphspec.cache.artifact import Artifact
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import keyed_units, load_or_compile
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.loading.artifact import Artifact
 from graphspec.cache.store import Outcome
 from graphspec.capture.backends.tape import TapeBackend
 from graphspec.capture.manager import CaptureManager
@@ -196,9 +196,9 @@ def test_loading_imports_no_compiler(compiled, shared_cache, tiny_checkpoint):
         """
         import os, sys, torch
         import attrs
-        from graphspec.cache.disk import DiskStore
+        from graphspec.cache.folder.disk import DiskStore
         from graphspec.cache.load import load_or_compile
-        from graphspec.cache.locks import KeyLocks
+        from graphspec.cache.folder.locks import KeyLocks
         from graphspec.config.engine import EngineConfig
         from support.toy import NAME, program
         spec = EngineConfig.from_dict({

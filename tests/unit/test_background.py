@@ -6,12 +6,12 @@ import threading
 import attrs
 import pytest
 
-from graphspec.cache import background
-from graphspec.cache.background import BackgroundStore, LatePut
-from graphspec.cache.counting import Counters, CountingStore, PutResult
-from graphspec.cache.layers import ReadOnlyStore
-from graphspec.cache.memory import hold
 from graphspec.cache.store import Lookup, Outcome, Stored
+from graphspec.cache.tiers import background
+from graphspec.cache.tiers.background import BackgroundStore, LatePut
+from graphspec.cache.tiers.counting import Counters, CountingStore, PutResult
+from graphspec.cache.tiers.layers import ReadOnlyStore
+from graphspec.cache.tiers.memory import hold
 from support.entries import entry_of, key_of
 from support.stores import GatedStore, PlainStore, SetAsideStore, ToldStore
 

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from graphspec.cache.background import BackgroundStore
-from graphspec.cache.counting import Counters, CountingStore
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.forks import ForkLock
-from graphspec.cache.memory import MemoryStore
 from graphspec.cache.store import Outcome
+from graphspec.cache.tiers.background import BackgroundStore
+from graphspec.cache.tiers.counting import Counters, CountingStore
+from graphspec.cache.tiers.memory import MemoryStore
 from support.entries import entry_of, key_of
 from support.processes import run_python
 from support.stores import GatedStore, put_ten_and_end
@@ -48,8 +48,8 @@ def test_puts_of_exit_hooks_are_written(tmp_path):
     """A hook that runs after the store's own finds no thread any more, and its put is there all the same."""
     run_python(f"""
         import atexit
-        from graphspec.cache.background import BackgroundStore
-        from graphspec.cache.disk import DiskStore
+        from graphspec.cache.tiers.background import BackgroundStore
+        from graphspec.cache.folder.disk import DiskStore
         from support.entries import entry_of
         atexit.register(lambda: store.put(entry_of("late")))
         store = BackgroundStore(DiskStore({str(tmp_path)!r}))
@@ -62,7 +62,7 @@ def test_the_end_of_the_process_tells_what_is_not_written_and_does_not_hang(tmp_
     """Nobody asks any more, so it is a warning each; a store that is stuck is left after its patience."""
     text = run_python("""
         import logging, sys
-        from graphspec.cache.background import BackgroundStore
+        from graphspec.cache.tiers.background import BackgroundStore
         from support.entries import entry_of
         from support.stores import GatedStore, ToldStore
         logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s %(message)s")

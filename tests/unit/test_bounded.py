@@ -6,13 +6,13 @@ import os
 import filelock
 import pytest
 
-from graphspec.cache import bounded
-from graphspec.cache.bounded import BoundedStore, packed_bytes
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import Caps, Total, total_of
-from graphspec.cache.listing import stored_files
+from graphspec.cache.folder import bounded
+from graphspec.cache.folder.bounded import BoundedStore, packed_bytes
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps, Total, total_of
+from graphspec.cache.folder.listing import stored_files
+from graphspec.cache.folder.usage import NAME, RunningTotal
 from graphspec.cache.store import Outcome
-from graphspec.cache.usage import NAME, RunningTotal
 from support.entries import entry_of, key_of
 
 SIZE = packed_bytes(entry_of("0", bytes(1000)))

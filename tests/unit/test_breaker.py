@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphspec.cache.breaker import Breaker, TierError, TierState
+from graphspec.cache.tiers.breaker import Breaker, TierError, TierState
 
 
 class Clock:

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import xxhash
 
-from graphspec.cache.bundle import open_bundle, read_bundle
+from graphspec.cache.bundle.reader import open_bundle, read_bundle
 from graphspec.cache.entry import pack, unpack
 from graphspec.cache.signing import PublicKey, SigningKey, trust_in
 from graphspec.errors import BundleError, UntrustedError

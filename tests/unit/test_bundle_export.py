@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from graphspec.cache import bundle_export
-from graphspec.cache.bundle import read_bundle
-from graphspec.cache.bundle_export import Candidate, all_entries, entries_of, export_bundle
+from graphspec.cache.bundle.exporter import Candidate, all_entries, entries_of, export_bundle
+from graphspec.cache.bundle.reader import exporter as bundle_export
+from graphspec.cache.bundle.reader import read_bundle
 from graphspec.cache.entry import pack
 from graphspec.cache.load import Keyed
 from graphspec.cache.signing import PublicKey, SigningKey, trust_in
@@ -245,7 +245,7 @@ def test_others_can_read_a_bundle_as_the_umask_allows(tmp_path):
 
 def test_more_entries_than_a_manifest_can_list_are_refused(tmp_path, monkeypatch):
     """The limit of the format is an error with a number, not a file that no import reads."""
-    monkeypatch.setattr("graphspec.cache.bundle_format.MAX_MANIFEST_BYTES", 100)
+    monkeypatch.setattr("graphspec.cache.bundle.layout.MAX_MANIFEST_BYTES", 100)
     with pytest.raises(CacheError, match="is beyond 100"):
         export(tmp_path / "a.bundle", store_of(tmp_path / "from", A))
     assert not (tmp_path / "a.bundle").exists()

@@ -7,12 +7,12 @@ import sys
 import attrs
 import pytest
 
-from graphspec.cache import bundle_import
-from graphspec.cache.bundle_export import all_entries, export_bundle
-from graphspec.cache.bundle_format import PARTS, machine_of
-from graphspec.cache.bundle_import import device_config_of, import_bundle, this_machine
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.bundle.exporter import all_entries, export_bundle
+from graphspec.cache.bundle.importer import device_config_of, import_bundle, this_machine
+from graphspec.cache.bundle.layout import PARTS, machine_of
+from graphspec.cache.bundle.reader import importer as bundle_import
 from graphspec.cache.entry import pack, unpack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units
 from graphspec.cache.signing import PublicKey, SigningKey, trust_in
 from graphspec.cache.store import Outcome, Stored

@@ -7,18 +7,19 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from graphspec.cache import compiler as compiler_module
-from graphspec.cache import load, trace
-from graphspec.cache.bounded import BoundedStore, packed_bytes
-from graphspec.cache.disk import DiskStore
+from graphspec.cache import load
+from graphspec.cache.compiling import compiler as compiler_module
+from graphspec.cache.compiling import trace
 from graphspec.cache.entry import pack
-from graphspec.cache.evict import Caps, total_of
-from graphspec.cache.listing import entry_files, stored_files
+from graphspec.cache.folder.bounded import BoundedStore, packed_bytes
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps, total_of
+from graphspec.cache.folder.listing import entry_files, stored_files
+from graphspec.cache.folder.locks import KeyLocks
+from graphspec.cache.folder.usage import NAME as USAGE
 from graphspec.cache.load import keyed_units, load_or_compile
-from graphspec.cache.locks import KeyLocks
 from graphspec.cache.prune import remove
 from graphspec.cache.store import Outcome
-from graphspec.cache.usage import NAME as USAGE
 from graphspec.errors import CompileError, Problem
 from support import fake_compiler, toy
 from support.bad_disks import files_below

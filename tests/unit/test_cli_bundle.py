@@ -6,10 +6,10 @@ import os
 import pytest
 import yaml
 
-from graphspec.cache.bundle import read_bundle
-from graphspec.cache.bundle_import import this_machine
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.bundle.importer import this_machine
+from graphspec.cache.bundle.reader import read_bundle
 from graphspec.cache.entry import pack, unpack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.signing import SigningKey, read_public_keys
 from graphspec.cache.store import Outcome
 from graphspec.cli import _root

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.history import Run, append_run
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.history import Run, append_run
 from graphspec.cache.leftovers import unique_name
 from graphspec.cache.units import EntryKey
 from graphspec.keys.encoding import encode

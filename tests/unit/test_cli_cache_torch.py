@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from graphspec.cache import recompile
-from graphspec.cache.device import measure_device
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling.device import measure_device
+from graphspec.cache.compiling.toolchain import toolchain
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units
-from graphspec.cache.toolchain import toolchain
 from graphspec.cache.units import EntryKey
 from graphspec.cli import _root
 from graphspec.cli.common import run

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import graphspec
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cli import _root
 from graphspec.cli.common import run
 from graphspec.config.extras import WatermarkAlgorithm, WatermarkConfig

@@ -6,15 +6,15 @@ import threading
 import attrs
 import pytest
 
-from graphspec.cache.counting import (
+from graphspec.cache.store import Lookup, Outcome, Stored
+from graphspec.cache.tiers.counting import (
     Counters,
     CountingStore,
     PutResult,
     compile_seconds,
     put_result,
 )
-from graphspec.cache.memory import MemoryStore
-from graphspec.cache.store import Lookup, Outcome, Stored
+from graphspec.cache.tiers.memory import MemoryStore
 from graphspec.cache.units import EntryKey
 from support.entries import METADATA, entry_of, key_of
 from support.stores import GatedStore, PlainStore, ToldStore
@@ -250,7 +250,7 @@ def test_a_key_without_a_unit_is_logged_all_the_same(caplog, text):
 
 def test_an_event_that_nobody_logs_costs_no_reading_of_the_key(monkeypatch):
     """Keys have thousands of bytes; the unit's name is read from them for an event that is wanted."""
-    monkeypatch.setattr("graphspec.cache.counting.decode", None)
+    monkeypatch.setattr("graphspec.cache.tiers.counting.decode", None)
     logging.getLogger("graphspec.cache").setLevel(logging.INFO)
     try:
         assert counting(ToldStore(HIT)).get(key_of("a")) == HIT

@@ -9,8 +9,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import pack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, key_of
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.leftovers import unique_name
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, key_of

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from graphspec.cache.bounded import BoundedStore
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
-from graphspec.cache.evict import Caps
+from graphspec.cache.folder.bounded import BoundedStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps
 from graphspec.cache.location import locate
 from graphspec.cache.store import Outcome
 from graphspec.cache.trust import PrivateStore, require_private
@@ -51,9 +51,9 @@ def test_B42_users_have_folders_of_their_own_by_default(monkeypatch, tmp_path):
 
 AS_B = f"""
 import os
-from graphspec.cache.bounded import BoundedStore
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import Caps
+from graphspec.cache.folder.bounded import BoundedStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import Caps
 from graphspec.cache.trust import folder_problem
 from graphspec.cache.leftovers import unique_name
 from support.entries import entry_of, key_of

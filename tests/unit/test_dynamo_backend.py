@@ -7,10 +7,10 @@ import attrs
 import pytest
 import torch
 
-from graphspec.cache import dynamo
-from graphspec.cache.compiler import Compiled, Compiler
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.dynamo import graphspec, outcome_counts, results
+from graphspec.cache.compiling.compiler import Compiled, Compiler
+from graphspec.cache.dynamo.backend import backend as dynamo
+from graphspec.cache.dynamo.backend import graphspec, outcome_counts, results
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from graphspec.errors import CacheUnusableError, CompileError, OfflineMissError
 from support.dynamo_graphs import (
@@ -125,10 +125,10 @@ def test_a_second_process_compiles_nothing_and_imports_no_compiler(stored_block,
             before = inductor()
             output = torch.compile(block(), backend="graphspec")(x)
             error = float((output - block()(x)).abs().max())
-        from graphspec.cache.dynamo import results
+        from graphspec.cache.dynamo.backend import results
         [result] = results()
         more = sorted(inductor() - before)
-        compiler = "graphspec.cache.compiler" in sys.modules
+        compiler = "graphspec.cache.compiling.compiler" in sys.modules
         print(json.dumps([result.outcome.value, result.compiled, error, more, compiler]))
         """,
         GRAPHSPEC_CACHE_DIR=str(shared_cache),
@@ -140,7 +140,7 @@ def test_a_second_process_compiles_nothing_and_imports_no_compiler(stored_block,
 
 def test_importing_the_backend_loads_no_torch():
     """torch loads the entry point to know it, which must cost nothing."""
-    code = "import sys, graphspec.cache.dynamo; print([n for n in ('torch', 'sympy') if n in sys.modules])"
+    code = "import sys, graphspec.cache.dynamo.backend; print([n for n in ('torch', 'sympy') if n in sys.modules])"
     assert run_python(code) == "[]"
 
 

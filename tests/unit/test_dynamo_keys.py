@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from graphspec.cache import dynamo_key, toolchain
-from graphspec.cache.dynamo_graph import NotStorableError, Source
-from graphspec.cache.dynamo_key import graph_factors, graph_key
-from graphspec.cache.dynamo_load import lift_for_inference
+from graphspec.cache.compiling import toolchain
+from graphspec.cache.dynamo.backend import key as dynamo_key
+from graphspec.cache.dynamo.graph import NotStorableError, Source
+from graphspec.cache.dynamo.key import graph_factors, graph_key
+from graphspec.cache.dynamo.load import lift_for_inference
 from graphspec.config.device import CpuIsa
 from support.dynamo_graphs import (
     WIDTH,

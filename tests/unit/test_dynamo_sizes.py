@@ -7,7 +7,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
-from graphspec.cache.dynamo_sizes import UnwritableError, hold, value, written
+from graphspec.cache.compiling.sizes import UnwritableError, hold, value, written
 from graphspec.keys.encoding import decode, encode
 
 A, B = (sympy.Symbol(name, integer=True, positive=True) for name in "ab")

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import graphspec
-from graphspec.cache.compiler import _KEPT_VARIABLES, Compiler
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling.compiler import _KEPT_VARIABLES, Compiler
+from graphspec.cache.compiling.toolchain import toolchain
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units
 from graphspec.cache.store import Outcome
-from graphspec.cache.toolchain import toolchain
 from graphspec.errors import KeyFactorError
 from graphspec.keys.encoding import decode
 from graphspec.keys.environment import (

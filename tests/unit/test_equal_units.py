@@ -5,11 +5,11 @@ import functools
 import attrs
 import pytest
 
-from graphspec.cache.bundle_export import entries_of
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.bundle.exporter import entries_of
 from graphspec.cache.explain import explain
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks, NoLocks
 from graphspec.cache.load import keyed_units, load_or_compile, outcome_counts
-from graphspec.cache.locks import KeyLocks, NoLocks
 from graphspec.cache.recompile import recompile
 from graphspec.cache.store import DisabledStore, Outcome
 from graphspec.capture.preview import preview

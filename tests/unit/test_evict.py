@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from graphspec.cache import evict as module
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.evict import (
+from graphspec.cache.folder import evict as module
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.evict import (
     HALF_LIFE_S,
     Caps,
     Total,
@@ -23,7 +23,7 @@ from graphspec.cache.evict import (
     trim,
     worth,
 )
-from graphspec.cache.listing import StoredFile, entry_files, quarantined_files, stored_files
+from graphspec.cache.folder.listing import StoredFile, entry_files, quarantined_files, stored_files
 from graphspec.cache.store import Outcome
 from support.entries import METADATA, entry_of, key_of
 

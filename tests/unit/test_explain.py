@@ -7,9 +7,9 @@ import pytest
 
 import graphspec.cache.load as load
 import graphspec.cache.units as units_module
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Entry
 from graphspec.cache.explain import explain
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import EntryKey

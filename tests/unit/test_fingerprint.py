@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from graphspec.cache.fingerprint import _content, graph_fingerprint, graph_lines
+from graphspec.cache.compiling.fingerprint import _content, graph_fingerprint, graph_lines
 
 ROWS = torch.export.Dim("rows", min=2, max=32)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphspec.cache import glance as module
 from graphspec.cache.entry import pack
-from graphspec.cache.glance import Glance, glance
+from graphspec.cache.folder import glance as module
+from graphspec.cache.folder.glance import Glance, glance
 from graphspec.keys.encoding import encode
 from support.entries import METADATA, entry_of, fixed_part, with_header
 

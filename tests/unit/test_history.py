@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from graphspec.cache import history
-from graphspec.cache.history import MOST_BYTES, NAME, Run, append_run, read_runs
-from graphspec.cache.holdings import past_of
+from graphspec.cache.folder import history
+from graphspec.cache.folder.history import MOST_BYTES, NAME, Run, append_run, read_runs
+from graphspec.cache.folder.holdings import past_of
 
 
 def run_at(at, **outcomes):

@@ -22,7 +22,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import DynamicDim, TensorInput, signature
 from graphspec.config.device import DeviceConfig, DeviceProfile, Target
@@ -297,7 +297,7 @@ def changed_version(monkeypatch, what):
 @pytest.mark.parametrize("what", ["torch", "torch build", "triton", "CUDA runtime", "graphspec"])
 def test_B12_each_version_that_makes_code_is_in_the_key(monkeypatch, what):
     """Patched in turn for a CUDA device; each gives another key, and back again the first one."""
-    from graphspec.cache.toolchain import toolchain
+    from graphspec.cache.compiling.toolchain import toolchain
 
     cuda, spec = DeviceConfig(target=Target.CUDA), resolved(None, device={"target": "cuda"})
     before = key(unit(), spec, toolchain=toolchain(cuda))
@@ -309,7 +309,7 @@ def test_B12_each_version_that_makes_code_is_in_the_key(monkeypatch, what):
 
 def test_B12_the_driver_is_not_in_the_key():
     """The rule is written in the toolchain's module: code for a toolkit runs under any driver that supports it."""
-    from graphspec.cache import toolchain
+    from graphspec.cache.compiling import toolchain
 
     assert "driver" in toolchain.__doc__
     facts = toolchain.toolchain(DeviceConfig(target=Target.CUDA))

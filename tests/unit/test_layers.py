@@ -6,13 +6,13 @@ import attrs
 import pytest
 
 from graphspec.cache.abilities import is_writable, look
-from graphspec.cache.background import BackgroundStore
-from graphspec.cache.counting import Counters, CountingStore
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.layers import LayeredStore, LevelProblem, ProblemLog, ReadOnlyStore
-from graphspec.cache.memory import MemoryStore, hold
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
-from graphspec.cache.verifying import VerifyingStore
+from graphspec.cache.tiers.background import BackgroundStore
+from graphspec.cache.tiers.counting import Counters, CountingStore
+from graphspec.cache.tiers.layers import LayeredStore, LevelProblem, ProblemLog, ReadOnlyStore
+from graphspec.cache.tiers.memory import MemoryStore, hold
+from graphspec.cache.tiers.verifying import VerifyingStore
 from graphspec.errors import CacheError, KeyFactorError
 from support.entries import METADATA, entry_of, key_of
 from support.stores import PlainStore, SetAsideStore, ToldStore

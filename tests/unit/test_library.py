@@ -8,12 +8,12 @@ import pytest
 import torch
 import xxhash
 
-from graphspec.cache import library
-from graphspec.cache.artifact import load_artifact
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.leftovers import is_ours
 from graphspec.cache.load import keyed_units, load_or_compile
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.loading import library
+from graphspec.cache.loading.artifact import load_artifact
 from graphspec.errors import CacheError, SignatureError
 from support.processes import run_python
 from support.toy import NAME, WIDTH, program
@@ -44,7 +44,7 @@ def test_a_library_never_stands_in_for_one_loaded_before(entries, shared_cache):
     printed = run_python(
         """
         import gc, os, torch
-        from graphspec.cache.artifact import load_artifact
+        from graphspec.cache.loading.artifact import load_artifact
         from graphspec.cache.entry import unpack
 
         def load(path):
@@ -146,8 +146,8 @@ def test_loading_takes_little_more_memory_than_the_payload(entries, tmp_path, si
     printed = run_python(
         """
         import os, resource, torch
-        from graphspec.cache.artifact import load_artifact
-        from graphspec.cache.disk import DiskStore
+        from graphspec.cache.loading.artifact import load_artifact
+        from graphspec.cache.folder.disk import DiskStore
         from graphspec.cache.units import EntryKey
         def peak_kib():
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

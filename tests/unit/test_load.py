@@ -4,12 +4,13 @@ import contextlib
 
 import pytest
 
-from graphspec.cache import artifact, load
-from graphspec.cache.compiler import Compiled
-from graphspec.cache.disk import DiskStore
+from graphspec.cache import load
+from graphspec.cache.compiling.compiler import Compiled
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import keyed_units, load_or_compile, outcome_counts
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.loading import artifact
 from graphspec.cache.opened import OFFLINE, open_cache
 from graphspec.cache.store import DisabledStore, Lookup, Outcome, Stored
 from graphspec.config.cache import CacheConfig

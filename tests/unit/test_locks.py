@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.locks import KeyLocks
 from support.entries import key_of
 from support.processes import TESTS
 
 _HOLD = """
 import sys
-from graphspec.cache.locks import KeyLocks
+from graphspec.cache.folder.locks import KeyLocks
 from support.entries import key_of
 with KeyLocks(sys.argv[1]).try_lock(key_of("a")) as free:
     print(free, flush=True)

@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from graphspec.cache import metrics
-from graphspec.cache.counting import Counters, CountingStore, PutResult
-from graphspec.cache.memory import MemoryStore
-from graphspec.cache.metrics import CacheCollector
 from graphspec.cache.store import Outcome
+from graphspec.cache.tiers import metrics
+from graphspec.cache.tiers.counting import Counters, CountingStore, PutResult
+from graphspec.cache.tiers.memory import MemoryStore
+from graphspec.cache.tiers.metrics import CacheCollector
 from graphspec.errors import EnvironmentProblem
 from support.entries import METADATA, entry_of, key_of
 from support.stores import PlainStore

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from graphspec.cache.trace import trace
+from graphspec.cache.compiling.trace import trace
 from graphspec.cache.units import CompileUnit, TensorInput
 from graphspec.errors import UndeclaredFactorError
 from graphspec.keys.constants import NotConstantError, Sources

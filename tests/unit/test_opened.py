@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.opened import open_cache
 from graphspec.cache.signing import PublicKey, SigningKey
 from graphspec.cache.store import Outcome

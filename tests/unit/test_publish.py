@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from graphspec.cache import publish as publish_module
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.publish import make_folder, publish, why, write_new
+from graphspec.cache.folder import publish as publish_module
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.publish import make_folder, publish, why, write_new
 from graphspec.cache.store import Outcome
 from support.crash_actions import no_links
 from support.entries import entry_of, key_of

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from graphspec.cache import quarantine
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder import quarantine
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.quarantine import KEPT_FILES, set_aside, trim
 from graphspec.cache.leftovers import unique_name
-from graphspec.cache.quarantine import KEPT_FILES, set_aside, trim
 from graphspec.cache.store import Outcome
 from support.entries import entry_of, key_of
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from graphspec.cache import reading
 from graphspec.cache.entry import PREFIX_BYTES, EntryCorruptError, pack, read_prefix
-from graphspec.cache.reading import read_entry, read_header
+from graphspec.cache.folder import reading
+from graphspec.cache.folder.reading import read_entry, read_header
 from support.entries import entry_of
 
 DATA = pack(entry_of("a", b"payload" * 100))

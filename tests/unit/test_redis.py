@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from graphspec.cache.breaker import Breaker, TierError
 from graphspec.cache.entry import pack
-from graphspec.cache.redis_blobs import MAX_VALUE_BYTES, RedisAddress, RedisBlobs
-from graphspec.cache.remote import RemoteStore, name_of
 from graphspec.cache.store import Outcome
+from graphspec.cache.tiers.breaker import Breaker, TierError
+from graphspec.cache.tiers.redis_blobs import MAX_VALUE_BYTES, RedisAddress, RedisBlobs
+from graphspec.cache.tiers.remote import RemoteStore, name_of
 from support.entries import entry_of, key_of
 from support.servers import (
     NO_REDIS,

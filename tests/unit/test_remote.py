@@ -8,12 +8,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from graphspec.cache.breaker import Breaker, TierError
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import pack
-from graphspec.cache.layers import LayeredStore
-from graphspec.cache.remote import RemoteStore, name_of
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome, set_aside
+from graphspec.cache.tiers.breaker import Breaker, TierError
+from graphspec.cache.tiers.layers import LayeredStore
+from graphspec.cache.tiers.remote import RemoteStore, name_of
 from support.entries import entry_of, key_of
 
 pytest_plugins = ("support.server_fixtures",)

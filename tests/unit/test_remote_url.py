@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
-from graphspec.cache.remote import MAX_ENTRY_BYTES, RemoteStore
-from graphspec.cache.remote_url import remote_store
-from graphspec.cache.shared_folder import SharedFolder
+from graphspec.cache.tiers.remote import MAX_ENTRY_BYTES, RemoteStore
+from graphspec.cache.tiers.remote_url import remote_store
+from graphspec.cache.tiers.shared_folder import SharedFolder
 from graphspec.errors import EnvironmentProblem, SpecError
 from support.processes import run_python
 from support.servers import SECRET
@@ -166,7 +166,7 @@ def test_nothing_is_imported_before_the_first_call():
     """Stores that are made and not asked load no client: a hit in the cache folder does not pay for it."""
     code = f"""
         import sys
-        from graphspec.cache.remote_url import remote_store
+        from graphspec.cache.tiers.remote_url import remote_store
         print(remote_store("s3://bucket/p"), remote_store("redis://user:{SECRET}@host"))
         print([n for n in ("boto3", "botocore", "redis", "urllib3") if n in sys.modules])
     """

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from graphspec.cache.breaker import Breaker, TierError
 from graphspec.cache.entry import pack
-from graphspec.cache.remote import RemoteStore, name_of
-from graphspec.cache.s3 import S3Blobs
 from graphspec.cache.store import Outcome
+from graphspec.cache.tiers.breaker import Breaker, TierError
+from graphspec.cache.tiers.remote import RemoteStore, name_of
+from graphspec.cache.tiers.s3 import S3Blobs
 from support.entries import entry_of, key_of
 from support.servers import SECRET, ScriptedServer, http, refused_port, silent_port
 
@@ -162,7 +162,7 @@ def test_a_store_that_answers_too_slowly_is_given_up(at, monkeypatch):
     """A transfer has an end of its own, since bytes that keep trickling never let a wait run out."""
     data = pack(entry_of("a", bytes(3 << 20)))
     now = iter(range(0, 1000, 2))
-    monkeypatch.setattr("graphspec.cache.s3.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("graphspec.cache.tiers.s3.time.monotonic", lambda: next(now))
     with ScriptedServer([http(200, data)]) as server, pytest.raises(TierError, match="too slow"):
         at(server.port).get(NAME, 1 << 30)
 

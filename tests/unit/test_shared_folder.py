@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from graphspec.cache.disk import DiskStore
-from graphspec.cache.shared_folder import SharedFolder
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
+from graphspec.cache.tiers.shared_folder import SharedFolder
 from support.entries import entry_of, key_of
 from support.processes import run_python
 
@@ -100,7 +100,7 @@ def test_a_server_that_is_gone_is_left_alone_for_a_while(store, root, monkeypatc
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
-        patched.setattr("graphspec.cache.disk.os.lstat", stat)
+        patched.setattr("graphspec.cache.folder.disk.os.lstat", stat)
         found = [store.get(key_of("a")) for _ in range(40)]
         reached = len(calls)
         stored = [store.put(entry_of("b")) for _ in range(40)]
@@ -198,7 +198,7 @@ def test_entries_are_durable_unless_told_otherwise(root, monkeypatch):
 
 MEMBERS = """
 import os, tempfile, traceback
-from graphspec.cache.shared_folder import SharedFolder
+from graphspec.cache.tiers.shared_folder import SharedFolder
 from support.entries import entry_of, key_of
 
 def as_user(uid, gid, work):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphspec.cache.signature import Signature
+from graphspec.cache.loading.signature import Signature
 from graphspec.errors import SignatureError
 
 ROWS = ("rows", 1, 16)
@@ -326,7 +326,7 @@ def test_it_holds_none_of_the_inputs_it_learned_from():
 
 def test_a_gpu_is_the_current_one(monkeypatch):
     """A library for a GPU is loaded for one of them, and another's memory is not its own."""
-    import graphspec.cache.signature as module
+    import graphspec.cache.loading.signature as module
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert module._resolved("cuda") == torch.device("cuda", 1)

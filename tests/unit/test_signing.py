@@ -7,8 +7,8 @@ import sys
 import attrs
 import pytest
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import EntryCorruptError, Seal, pack, unpack
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.signing import PublicKey, SigningKey, read_public_keys, trust_in
 from graphspec.cache.store import Outcome
 from graphspec.errors import EnvironmentProblem, UntrustedError

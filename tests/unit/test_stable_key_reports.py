@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from graphspec.capture.plan import plan_capture
 from graphspec.config.engine import EngineConfig

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import graphspec
-from graphspec.cache import toolchain as toolchain_module
-from graphspec.cache.compiler import Compiler, _compiler_version
-from graphspec.cache.device import measure_device
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling import toolchain as toolchain_module
+from graphspec.cache.compiling.compiler import Compiler, _compiler_version
+from graphspec.cache.compiling.device import measure_device
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options, toolchain
+from graphspec.cache.compiling.torch_state import set_torch_state, torch_state
+from graphspec.cache.compiling.trace import Trace
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units
 from graphspec.cache.store import Outcome
-from graphspec.cache.toolchain import compiler_flags, compiler_options, toolchain
-from graphspec.cache.torch_state import set_torch_state, torch_state
-from graphspec.cache.trace import Trace
 from graphspec.cache.units import DynamicDim, unit_key
 from graphspec.config.device import CpuIsa, DeviceConfig, DeviceProfile, Target
 from graphspec.keys.encoding import decode, encode
@@ -123,7 +123,9 @@ def test_the_host_processor_is_in_a_cuda_key(monkeypatch):
     """The code that launches kernels is compiled for the host's processor, or for a baseline that travels."""
     native = toolchain(CUDA)["host"]
     assert native == measure_device(CPU)
-    monkeypatch.setattr("graphspec.cache.device._cpu_flags", lambda: frozenset(("avx2", "sse2")))
+    monkeypatch.setattr(
+        "graphspec.cache.compiling.device._cpu_flags", lambda: frozenset(("avx2", "sse2"))
+    )
     assert toolchain(CUDA)["host"] != native
     assert "host" not in toolchain(CPU)
 
@@ -305,9 +307,9 @@ def test_a_key_that_changes_while_its_unit_is_compiled_is_refused(
     unit, tiny_spec, monkeypatch, tmp_path
 ):
     """A file, variable or switch that somebody changes in the middle: nothing is stored, the unit is named."""
-    from graphspec.cache.compiler import Compiled
+    from graphspec.cache.compiling.compiler import Compiled
+    from graphspec.cache.folder.locks import KeyLocks
     from graphspec.cache.load import load_or_compile
-    from graphspec.cache.locks import KeyLocks
     from graphspec.errors import CompileError
 
     def compile_while_it_changes(self, unit, traced):

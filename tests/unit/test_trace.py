@@ -5,7 +5,7 @@ import gc
 import attrs
 import pytest
 
-from graphspec.cache.trace import trace
+from graphspec.cache.compiling.trace import trace
 from support.toy import NAME, program
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphspec.cache import trust
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome
 from graphspec.cache.trust import PrivateStore, file_problem, folder_problem, require_private
 from graphspec.errors import UntrustedError

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphspec.cache.builds import build_identity
-from graphspec.cache.compiler import _outside_operators
+from graphspec.cache.compiling.compiler import _outside_operators
 from graphspec.cache.native import NativeLibrary, library_digests
 from graphspec.cache.units import CompileUnit, TensorInput, unit_key
 from graphspec.config.device import DeviceProfile

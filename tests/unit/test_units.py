@@ -179,7 +179,7 @@ def test_the_key_text_can_be_read_back(tiny_spec):
 
 def test_the_device_section_reaches_the_key_through_options(tiny_spec):
     """Which CPU features the compiler may use is in the key by way of flags and settings."""
-    from graphspec.cache.toolchain import compiler_flags, compiler_options
+    from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
 
     keys = set()
     for isa in CpuIsa:

@@ -5,11 +5,11 @@ import hashlib
 import attrs
 import pytest
 
-from graphspec.cache.disk import DiskStore
 from graphspec.cache.entry import Seal, pack, unpack
-from graphspec.cache.memory import MemoryStore
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Lookup, Outcome, Stored
-from graphspec.cache.verifying import VerifyingStore
+from graphspec.cache.tiers.memory import MemoryStore
+from graphspec.cache.tiers.verifying import VerifyingStore
 from support.entries import entry_of, key_of
 from support.stores import MISS, PlainStore, SetAsideStore, ToldStore
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from graphspec.cache import load
-from graphspec.cache.compiler import Compiled
-from graphspec.cache.disk import DiskStore
+from graphspec.cache.compiling.compiler import Compiled
+from graphspec.cache.folder.disk import DiskStore
+from graphspec.cache.folder.locks import KeyLocks
 from graphspec.cache.load import keyed_units, load_or_compile
-from graphspec.cache.locks import KeyLocks
 from graphspec.cache.store import Outcome
 from graphspec.capture.dispatch import Step, dispatch
 from graphspec.capture.plan import plan_capture
@@ -115,7 +115,7 @@ def assert_served_without_a_compile(told):
     seen = told["noticed afterwards"]
     assert len(seen) == 3
     assert seen[0].startswith("import torch._dynamo")
-    assert seen[1:] == ["import graphspec.cache.compiler", "subprocess.Popen"]
+    assert seen[1:] == ["import graphspec.cache.compiling.compiler", "subprocess.Popen"]
 
 
 def test_B52_requests_of_every_method_that_runs_compile_nothing(libraries, root, tiny_config):

@@ -1,0 +1,1 @@
+"""Many entries in one file that can be carried to another machine."""

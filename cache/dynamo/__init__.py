@@ -1,0 +1,1 @@
+"""``torch.compile(model, backend="graphspec")``: the cache for graphs of Dynamo's."""

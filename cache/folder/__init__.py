@@ -1,0 +1,1 @@
+"""A cache folder on a disk: its store, its files, and their upkeep."""

@@ -1,0 +1,1 @@
+"""Stores around stores, and stores that are not on this disk."""
