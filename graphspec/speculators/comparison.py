@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from graphspec.speculators.base import SpeculatorConfig
+from graphspec.speculators.base import DraftPhase, SpeculatorConfig
 from graphspec.speculators.registry import known_methods, speculator_config_class
 
 COLUMNS = (
@@ -13,6 +13,7 @@ COLUMNS = (
     "lookahead",
     "prefill lookahead",
     "extra slots",
+    "draft phase",
     "block drop",
     "own vocabulary",
     "PCP",
@@ -41,11 +42,19 @@ def _row(name: str, example: SpeculatorConfig) -> Row:
         formula(example.num_lookahead_tokens),
         formula(example.num_prefill_lookahead_tokens),
         formula(example.max_num_new_slots_for_drafting),
+        _draft_phase(example),
         _yes(example.needs_eagle_block_drop()),
         _yes(example.draft_has_own_vocab),
         _yes(example.supports_pcp),
         ", ".join(sorted(example.runners)),
     )
+
+
+def _draft_phase(example: SpeculatorConfig) -> str:
+    phase = example.draft_phase
+    if phase is not DraftPhase.PARALLEL:
+        return phase.value
+    return f"{phase.value}, {formula(example.draft_tokens_per_request)}"
 
 
 def _yes(value: bool) -> str:

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from graphspec.cache.bundle import exporter as bundle_export
 from graphspec.cache.bundle.exporter import Candidate, all_entries, entries_of, export_bundle
-from graphspec.cache.bundle.reader import exporter as bundle_export
 from graphspec.cache.bundle.reader import read_bundle
 from graphspec.cache.entry import pack
 from graphspec.cache.load import Keyed

@@ -7,10 +7,10 @@ import sys
 import attrs
 import pytest
 
+from graphspec.cache.bundle import importer as bundle_import
 from graphspec.cache.bundle.exporter import all_entries, export_bundle
 from graphspec.cache.bundle.importer import device_config_of, import_bundle, this_machine
 from graphspec.cache.bundle.layout import PARTS, machine_of
-from graphspec.cache.bundle.reader import importer as bundle_import
 from graphspec.cache.entry import pack, unpack
 from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units

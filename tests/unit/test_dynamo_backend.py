@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphspec.cache.compiling.compiler import Compiled, Compiler
-from graphspec.cache.dynamo.backend import backend as dynamo
+from graphspec.cache.dynamo import backend as dynamo
 from graphspec.cache.dynamo.backend import graphspec, outcome_counts, results
 from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.store import Outcome

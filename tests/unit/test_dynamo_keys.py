@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from graphspec.cache.compiling import toolchain
-from graphspec.cache.dynamo.backend import key as dynamo_key
+from graphspec.cache.dynamo import key as dynamo_key
 from graphspec.cache.dynamo.graph import NotStorableError, Source
 from graphspec.cache.dynamo.key import graph_factors, graph_key
 from graphspec.cache.dynamo.load import lift_for_inference
