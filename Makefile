@@ -73,6 +73,7 @@ gpu-check:
 bench: $(VENV)/.ready
 	$(BIN)/python bench/resolve.py
 	$(BIN)/python bench/hash.py
+	$(BIN)/python bench/capture.py
 	$(BIN)/python bench/ladder.py
 	$(BIN)/python bench/warm_start.py
 	$(BIN)/python bench/second_warmup.py

@@ -214,14 +214,20 @@ class CapturePlan:
     def _why_left_out(
         self, kind: GraphKind, k: int, requests: int, lora: int
     ) -> Fallthrough | None:
-        fitting = [
+        fitting = (
             key
-            for key in self.left_out
-            if (key.kind, key.k) == (kind, k) and key.bucket >= requests and key.lora >= lora
-        ]
-        if not fitting:
-            return None
-        return self.left_out[min(fitting, key=lambda key: (key.bucket, key.lora))]
+            for key in self._left_out_by_depth.get((kind, k), ())
+            if key.bucket >= requests and key.lora >= lora
+        )
+        nearest = next(fitting, None)
+        return None if nearest is None else self.left_out[nearest]
+
+    @cached_property
+    def _left_out_by_depth(self) -> Mapping[tuple[GraphKind, int], list[CaptureKey]]:
+        found: dict[tuple[GraphKind, int], list[CaptureKey]] = {}
+        for key in sorted(self.left_out, key=lambda key: (key.bucket, key.lora)):
+            found.setdefault((key.kind, key.k), []).append(key)
+        return found
 
 
 def _order(key: CaptureKey) -> tuple[Place, int, int, int]:

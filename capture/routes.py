@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from graphspec.capture.dispatch import Dispatch, Fallthrough, Step, dispatch, dispatch_draft
-from graphspec.capture.keys import CaptureKey
+from graphspec.capture.keys import CaptureKey, GraphMode
 from graphspec.capture.plan import CapturePlan
 
 _Rows = list[list[Dispatch]]
@@ -50,6 +50,8 @@ class Routes:
         missing = missing or {}
         one_answer = Fallthrough.NOT_SEALED if not sealed else None
 
+        in_pieces = any(key.mode is GraphMode.PIECEWISE for key in captured)
+
         def rows(answer: Callable[[int, int], Dispatch]) -> _Rows:
             made = []
             for k in range(deepest + 1):
@@ -57,7 +59,7 @@ class Routes:
                 for start, end in itertools.pairwise((*plan.turning_points, most + 1)):
                     first = answer(start, k)
                     # The pieces that serve a step without a full graph depend on its tokens.
-                    varies = first.reason is not None and bool(plan.token_buckets)
+                    varies = in_pieces and first.reason is not None
                     row += (
                         [answer(requests, k) for requests in range(start, end)]
                         if varies

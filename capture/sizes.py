@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphspec.capture.ladder import request_ladder
 from graphspec.config.schedule import KSchedule
 from graphspec.errors import CaptureError, Problem
-from graphspec.text import show
 
 Buckets = Mapping[int, tuple[int, ...]]
 
@@ -60,8 +59,8 @@ def _problems(schedule: KSchedule, given: Mapping[int, Sequence[int]]) -> Iterat
         if k not in schedule.depths:
             yield Problem(
                 where=where,
-                found=show(list(sizes)),
-                wanted=f"sizes of the depths that the schedule has: {show(list(schedule.depths))}",
+                found=_listed(sizes),
+                wanted=f"sizes of the depths that the schedule has: {_listed(schedule.depths)}",
                 hint="no batch size is given this depth, so no step would use such a graph",
             )
             continue
@@ -69,7 +68,7 @@ def _problems(schedule: KSchedule, given: Mapping[int, Sequence[int]]) -> Iterat
         if outside:
             yield Problem(
                 where=where,
-                found=show(outside),
+                found=_listed(outside),
                 wanted=f"sizes of 1 to scheduler.max_num_seqs ({most}) requests",
             )
         last = max(tier[1] for tier in schedule.tiers if tier[2] == k)
@@ -80,3 +79,7 @@ def _problems(schedule: KSchedule, given: Mapping[int, Sequence[int]]) -> Iterat
                 wanted=f"at least {last}: the schedule gives this depth to batches of up to {last}",
                 hint="to do without a graph on purpose, take it out of the plan: CapturePlan.without says so in reports",
             )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"

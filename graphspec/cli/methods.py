@@ -21,5 +21,5 @@ def methods(as_json: bool) -> int:
     table = Table(*COLUMNS)
     for row in rows:
         table.add_row(*map(str, row))
-    Console(highlight=False, width=200).print(table)
+    Console(highlight=False, width=220).print(table)
     return FINE

@@ -51,10 +51,10 @@ def _row(name: str, example: SpeculatorConfig) -> Row:
 
 
 def _draft_phase(example: SpeculatorConfig) -> str:
-    phase = example.draft_phase
-    if phase is not DraftPhase.PARALLEL:
-        return phase.value
-    return f"{phase.value}, {formula(example.draft_tokens_per_request)}"
+    phase: str = example.draft_phase.value
+    if example.draft_phase is not DraftPhase.PARALLEL:
+        return phase
+    return f"{phase}, {formula(example.draft_tokens_per_request)}"
 
 
 def _yes(value: bool) -> str:
