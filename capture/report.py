@@ -10,6 +10,7 @@ from graphspec.cache.store import Outcome
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.left_out import LeftOut
 from graphspec.capture.manager import Verified
+from graphspec.capture.spans import Span
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.records import Note
 from graphspec.resolve.runner import RunnerDecision
@@ -115,8 +116,8 @@ class Decisions:
 
 @attrs.frozen(kw_only=True)
 class WarmupReport:
-    """What a warmup did. `phases` has the wall seconds of each part, in order. `cache_note` says where the cache is if
-    nobody chose that."""
+    """What a warmup did. `phases` has the wall seconds of each part, in order, and `timeline` what ran when. `cache_note`
+    says where the cache is if nobody chose that."""
 
     spec_hash: str
     capture_hash: str
@@ -126,6 +127,7 @@ class WarmupReport:
     graphs: GraphReport
     phases: Mapping[str, float]
     seconds: float
+    timeline: Sequence[Span] = ()
 
     @property
     def compiled(self) -> int:
@@ -220,6 +222,7 @@ class WarmupReport:
             "trace_seconds": round(self.trace_seconds, 3),
             "seconds_saved": round(self.seconds_saved, 3),
             "phases": {name: round(s, 3) for name, s in self.phases.items()},
+            "timeline": [span.as_dict() for span in self.timeline],
             "findings": list(self.findings),
             "notes": list(self.notes),
         }

@@ -2,41 +2,25 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
 
-from graphspec.cache.load import UnitResult, load_or_compile, unusable_store
+from graphspec.cache.load import load_or_compile, unusable_store
 from graphspec.cache.opened import open_cache
-from graphspec.cache.units import CompileUnit
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
-from graphspec.capture.keys import CaptureKey
 from graphspec.capture.left_out import left_out_of
 from graphspec.capture.manager import CaptureManager, StepSource
-from graphspec.capture.plan import CapturePlan, plan_capture
+from graphspec.capture.plan import plan_capture
 from graphspec.capture.program import captures_of, load_program
+from graphspec.capture.progress import Progress
 from graphspec.capture.report import Decisions, GraphReport, WarmupReport
+from graphspec.capture.timeline import Timeline
 from graphspec.config.device import Target
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec
-
-
-class Progress:
-    """Told of each step of a warmup. Override what is of interest."""
-
-    def started(self, units: Sequence[CompileUnit], plan: CapturePlan) -> None:
-        """The plan is made; nothing has been touched."""
-
-    def unit_done(self, result: UnitResult) -> None:
-        """One unit is loaded. May be called from several threads."""
-
-    def phase(self, name: str) -> None:
-        """A phase begins: units, weights, warm, capture or verify."""
-
-    def graph_done(self, phase: str, key: CaptureKey) -> None:
-        """One graph is warmed or captured."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +58,7 @@ def make_ready(
     progress: Progress | None = None,
 ) -> Ready:
     """What `warmup` does, with the engine that came of it, ready to run steps."""
-    told = progress or Progress()
+    told = Timeline(progress)
     clock = _Clock(told)
     program = load_program(spec)
     plan = plan_capture(spec, captures=captures_of(program))
@@ -106,6 +90,7 @@ def make_ready(
         manager.capture(lambda key: told.graph_done("capture", key))
     with clock.phase("verify"):
         verified = manager.verify()
+    told.ended()
     manager.seal()
     report = WarmupReport(
         spec_hash=spec.compute_hash(Stage.COMPILE),
@@ -124,6 +109,7 @@ def make_ready(
         ),
         phases=clock.phases,
         seconds=clock.elapsed(),
+        timeline=told.spans(),
     )
     return Ready(source=source, manager=manager, report=report)
 

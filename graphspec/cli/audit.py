@@ -13,6 +13,7 @@ from graphspec.cli.common import (
     json_option,
     print_json,
     set_option,
+    write_file,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def audit(
     hash_seeds = _seeds(seeds)
     spec = load(config, [*settings, *([f"device.target={device}"] if device else [])])
     if html is not None:
-        _write(html, "")  # what cannot be written should fail before the work
+        write_file("--html", html, "")  # what cannot be written should fail before the work
     from graphspec.testing.audit import audit as run
 
     with _progress(quiet=as_json) as told:
@@ -96,7 +97,7 @@ def audit(
     if html is not None:
         from graphspec.testing.audit_html import audit_html
 
-        _write(html, audit_html(report, config))
+        write_file("--html", html, audit_html(report, config))
     if as_json:
         print_json({"config": config, **report.as_dict()})
     else:
@@ -114,22 +115,6 @@ def _seeds(text: str | None) -> tuple[int, ...]:
             f"{text!r} is no list of numbers from 0 to 4294967295, as in 0,1", param_hint="--seeds"
         )
     return seeds
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except OSError as error:
-        from graphspec.errors import EnvironmentProblem, Problem
-
-        raise EnvironmentProblem(
-            Problem(
-                where=f"--html {path}",
-                found=error.strerror or str(error),
-                wanted="a file that can be written",
-            )
-        ) from None
 
 
 @contextmanager

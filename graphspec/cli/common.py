@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from graphspec.errors import GraphspecError
+from graphspec.errors import EnvironmentProblem, GraphspecError, Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +55,24 @@ def json_option(function: F) -> F:
 def print_json(data: Mapping[str, Any]) -> None:
     """One JSON object on standard output."""
     click.echo(json.dumps(data, indent=2))
+
+
+def write_file(option: str, path: str, text: str) -> None:
+    """Writes what `option` asked for. Raises `EnvironmentProblem` where the file cannot be written.
+
+    Called with no text before the work, it fails before the work.
+    """
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        raise EnvironmentProblem(
+            Problem(
+                where=f"{option} {path}",
+                found=error.strerror or str(error),
+                wanted="a file that can be written",
+            )
+        ) from None
 
 
 def run(command: click.Command, arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from graphspec.cache.load import UnitResult
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.plan import CapturePlan
-from graphspec.capture.warmup import Progress
+from graphspec.capture.progress import Progress
 from graphspec.cli.tables import done_with
 from graphspec.text import plural
 

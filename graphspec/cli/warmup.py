@@ -1,5 +1,7 @@
 """``graphspec warmup``: compile every unit and capture every graph ahead of time."""
 
+import json
+
 import click
 
 from graphspec.cli.common import (
@@ -10,6 +12,7 @@ from graphspec.cli.common import (
     json_option,
     print_json,
     set_option,
+    write_file,
 )
 
 
@@ -27,6 +30,9 @@ from graphspec.cli.common import (
 @click.option(
     "--strict", is_flag=True, help="Fail (exit 4) when the cache folder cannot take entries."
 )
+@click.option(
+    "--trace", metavar="FILE", help="Also write what ran when, for chrome://tracing or Perfetto."
+)
 def warmup(
     config: str,
     settings: tuple[str, ...],
@@ -35,6 +41,7 @@ def warmup(
     jobs: int | None,
     dry_run: bool,
     strict: bool,
+    trace: str | None,
 ) -> int:
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
     from graphspec.api import load
@@ -51,11 +58,12 @@ def warmup(
 
             show_preview(seen)
         return FINE
-    from graphspec.capture.warmup import Progress
+    if trace is not None:
+        write_file("--trace", trace, "")
     from graphspec.capture.warmup import warmup as run
 
     if as_json:
-        report = run(spec, cache_dir=cache_dir, jobs=jobs, strict=strict, progress=Progress())
+        report = run(spec, cache_dir=cache_dir, jobs=jobs, strict=strict)
         print_json(report.as_dict())
     else:
         from graphspec.cli.progress import progress_display
@@ -64,4 +72,8 @@ def warmup(
         with progress_display() as progress:
             report = run(spec, cache_dir=cache_dir, jobs=jobs, strict=strict, progress=progress)
         show_report(report)
+    if trace is not None:
+        from graphspec.capture.spans import trace_events
+
+        write_file("--trace", trace, json.dumps(trace_events(report.timeline)))
     return FINDINGS if report.findings else FINE
