@@ -60,6 +60,7 @@ def test_B45_a_disk_without_room_for_files_is_one_finding(config, libraries, mou
     assert works(report)
     (finding,) = report["findings"]
     assert "inode" in finding
+    assert "inode" not in err
     assert [p for p in entry_paths(cache) if p.stat().st_size < 1000] == []
     assert not (cache / "tmp").exists() or os.listdir(cache / "tmp") == []
 
