@@ -286,14 +286,16 @@ def test_a_hole_in_the_captured_set_is_reported(base, schedule, data):
     assert (found.key, found.reason, found.k) == (None, Fallthrough.NOT_CAPTURED, hole.k)
 
 
-@given(schedule=schedules(), data=st.data())
-def test_sizes_of_ones_own_are_taken_as_they_are(base, schedule, data):
-    """Any sizes that end at a depth's last batch size make a plan that is as exact as the ladder's."""
+@given(schedule=schedules(), speculator=st.sampled_from([None, *EXAMPLES]), data=st.data())
+def test_sizes_of_ones_own_are_taken_as_they_are(base, schedule, speculator, data):
+    """Any sizes that hold each depth's last batch make a plan that is as exact as the ladder's, drafts included."""
     own = {}
     for k in data.draw(st.sets(st.sampled_from(schedule.depths))):
         last = max(tier[1] for tier in schedule.tiers if tier[2] == k)
-        own[k] = [last, *data.draw(st.lists(st.integers(1, last), max_size=6))]
-    plan = plan_capture(spec_of(base, schedule), buckets=own)
+        most = data.draw(st.sampled_from([last, schedule.max_num_seqs]))
+        own[k] = [last, *data.draw(st.lists(st.integers(1, most), max_size=6))]
+    spec = spec_of(base, schedule, speculator=speculator)
+    plan = plan_capture(spec, buckets=own, captures=EVERY_KIND)
     assert frozenset(plan.keys) == plan.reachable()
     assert plan.fallthrough() == ()
     assert all(plan.buckets[k] == tuple(sorted(set(sizes))) for k, sizes in own.items())
