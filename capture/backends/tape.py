@@ -1,8 +1,8 @@
 """The tape: captures a call on any device by recording its operations, with the rules of CUDA graphs enforced.
 
-Capturing changes nothing, as on a GPU: outputs have their values from the first replay on. It is the backend where there is no GPU, and the check in CI that a step could be captured on one. What a CUDA graph
-would refuse or silently freeze is refused here: reads of tensor values by the host, shapes that depend on data,
-constants made from Python values, and random numbers from a generator that nobody registered.
+Capturing changes nothing, as on a GPU: outputs have their values from the first replay on. It is the backend where there
+is no GPU, and the check in CI that a step could be captured on one. What a CUDA graph would refuse or silently freeze is
+refused here, by `graphspec.capture.backends.tape_rules`.
 """
 
 import threading
@@ -17,12 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from graphspec.capture.backends.base import Call
 from graphspec.capture.backends.dry_run import outputs_without_running
+from graphspec.capture.backends.tape_rules import HOST_READ, illegal, is_host_read, why_illegal
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
-_HOST_READS = frozenset(
-    "tolist numpy item __bool__ __int__ __float__ __index__ __array__ __dlpack__ __complex__ __repr__ cpu".split()
-)
-_INDEXING = frozenset((torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_))
 _active = threading.local()
 
 
@@ -156,7 +153,9 @@ class _Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        self._refuse_illegal(func, args, kwargs)
+        what = why_illegal(func, args, kwargs, self._generators)
+        if what:
+            raise illegal(str(func), what)
         flat, structure = tree_flatten((tuple(args), kwargs))
         arguments = tuple(self._argument(a) for a in flat)
         self.inside = True
@@ -187,27 +186,6 @@ class _Recorder(TorchDispatchMode):
             self._alive.append(tensor)
         return self._slot_of[id(tensor)]
 
-    def _refuse_illegal(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if torch.Tag.data_dependent_output in func.tags:
-            raise illegal(str(func), "a read of a tensor's value by the host")
-        if _shape_depends_on_data(func, args, kwargs):
-            raise illegal(str(func), "a shape that depends on data")
-        if func is torch.ops.aten.lift_fresh.default:
-            raise illegal(
-                str(func), "a tensor made from Python values, which a replay would not make anew"
-            )
-        if (
-            torch.Tag.nondeterministic_seeded in func.tags
-            and _argument_named("dropout_p", func, args, kwargs) != 0.0
-            and not self._is_registered(kwargs.get("generator"))
-        ):
-            raise illegal(str(func), "random numbers from a generator that is not registered")
-
-    def _is_registered(self, generator: Any) -> bool:
-        # The dispatcher wraps a generator anew for each call, so neither `is` nor == finds it.
-        known: Sequence[Any] = self._generators
-        return generator is not None and generator._cdata in [g._cdata for g in known]
-
     def graph(self, outputs: Sequence[torch.Tensor]) -> TapeGraph:
         results = [(t, self._slot_of.get(id(t))) for t in outputs]
         kept = {slot for _, slot in results}
@@ -236,8 +214,8 @@ class _HostReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if not self._recorder.inside and getattr(func, "__name__", "") in _HOST_READS:
-            raise illegal(f"Tensor.{func.__name__}", "a read of a tensor's value by the host")
+        if not self._recorder.inside and is_host_read(func):
+            raise illegal(f"Tensor.{func.__name__}", HOST_READ)
         return func(*args, **(kwargs or {}))
 
 
@@ -245,23 +223,6 @@ def _tensors_of(made: Any) -> Sequence[torch.Tensor]:
     if isinstance(made, torch.Tensor):
         return (made,)
     return [t for t in tree_flatten(made)[0] if isinstance(t, torch.Tensor)]
-
-
-def _shape_depends_on_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    if func.overloadpacket in _INDEXING:
-        # Only a mask selects as many positions as its data says. Writing by mask makes the same list of positions.
-        return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-    if torch.Tag.dynamic_output_shape not in func.tags:
-        return False
-    return _argument_named("output_size", func, args, kwargs) is None
-
-
-def _argument_named(name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a call gives to a parameter, by position, by name or by default; None when it has no such parameter."""
-    for at, parameter in enumerate(func._schema.arguments):
-        if parameter.name == name:
-            return args[at] if at < len(args) else kwargs.get(name, parameter.default_value)
-    return None
 
 
 def _changed(where: str, found: Any, wanted: Any) -> CaptureIllegalError:
@@ -272,17 +233,5 @@ def _changed(where: str, found: Any, wanted: Any) -> CaptureIllegalError:
             found=f"{found} at replay",
             wanted=f"{wanted} as recorded",
             hint="an opaque operation returns other shapes than it did; its output must be static",
-        )
-    )
-
-
-def illegal(operation: str, what: str) -> CaptureIllegalError:
-    """The error for an operation that cannot be captured."""
-    return CaptureIllegalError(
-        Problem(
-            where=operation,
-            found=what,
-            wanted="operations that a replay repeats exactly on the present content of static buffers",
-            hint="move it out of the captured step, or keep the value in a tensor at a fixed address",
         )
     )

@@ -16,6 +16,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.generate:generate",
         "Greedy text from the warmed reference engine.",
     ),
+    "lint": (
+        "graphspec.cli.lint:lint",
+        "Every operation of the program that no captured graph can repeat.",
+    ),
     "check": ("graphspec.cli.check:check", "Everything that is wrong with a config, at once."),
     "show": (
         "graphspec.cli.show:show",

@@ -1,0 +1,125 @@
+"""The tape's rules without its refusals: runs a call to its end and notes every operation that no replay can repeat."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphspec.capture.backends.dry_run import outputs_without_running
+from graphspec.capture.backends.tape_rules import HOST_READ, is_host_read, why_illegal
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+@attrs.frozen(kw_only=True)
+class Illegal:
+    """An operation that no replay can repeat: its name, what is wrong with it, and the line of the caller's own code
+    that it comes from. `file` is empty, and `line` 0, where no Python code called it."""
+
+    operation: str
+    what: str
+    file: str
+    line: int
+
+
+@contextlib.contextmanager
+def noting(
+    found: Callable[[Illegal], None], generators: Sequence[torch.Generator] = ()
+) -> Iterator[None]:
+    """Runs the block for real and tells `found` of every operation that a capture would not allow, each time it runs.
+
+    Reads by the host are answered with the value that is there, so that the block goes on as it would without a
+    capture. An engine's own operation without a kernel for its tensors' device answers with zeros. What an operation
+    does inside itself is its own business, as on the tape.
+    """
+    watch = _Dispatched(found, generators)
+    with torch.no_grad(), _Called(found, watch), watch:
+        yield
+
+
+class _Dispatched(TorchDispatchMode):
+    def __init__(
+        self, found: Callable[[Illegal], None], generators: Sequence[torch.Generator]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found = found
+        self._generators = generators
+        self.inside = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # As for the tape: the default would import the compiler.
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if not self.inside:
+            what = why_illegal(func, args, kwargs, self._generators)
+            if what:
+                self._found(_illegal(str(func), what))
+        with self.within():
+            if func.namespace == "aten" or _can_run(func):
+                return func(*args, **kwargs)
+            return outputs_without_running(func, args, kwargs)
+
+    @contextlib.contextmanager
+    def within(self) -> Iterator[None]:
+        """What runs in the block belongs to an operation that has been judged."""
+        before, self.inside = self.inside, True
+        try:
+            yield
+        finally:
+            self.inside = before
+
+
+class _Called(TorchFunctionMode):
+    """Sees the reads that pass the dispatcher by."""
+
+    def __init__(self, found: Callable[[Illegal], None], watch: _Dispatched) -> None:
+        super().__init__()
+        self._found = found
+        self._watch = watch
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if self._watch.inside or not is_host_read(func):
+            return func(*args, **(kwargs or {}))
+        self._found(_illegal(f"Tensor.{func.__name__}", HOST_READ))
+        with self._watch.within():
+            return func(*args, **(kwargs or {}))
+
+
+def _can_run(func: Any) -> bool:
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"))
+
+
+def _illegal(operation: str, what: str) -> Illegal:
+    file, line = calling_line()
+    return Illegal(operation=operation, what=what, file=file, line=line)
+
+
+def calling_line() -> tuple[str, int]:
+    """File and line of the innermost running code that is neither torch's nor this module's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith((_TORCH, "<frozen", _CONTEXTS)):
+            return file, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return "", 0
+
+
+_CONTEXTS = contextlib.__file__
