@@ -40,6 +40,8 @@ class _Ladder:
 
 
 _NO_LADDER = _Ladder((), ())
+_Ladders: TypeAlias = Mapping[tuple[int, int], _Ladder]
+"""By depth and number of adapters."""
 
 
 @attrs.frozen(kw_only=True)
@@ -95,7 +97,7 @@ class CapturePlan:
     def depth_to_verify(self, requests: int, proposed_k: int, lora: int = 0) -> int:
         """The depth at which a step of `requests` requests is verified when its drafts were proposed at `proposed_k`:
         the rule of `graphspec.capture.dispatch`. IndexError outside 1..max_num_seqs."""
-        buckets = self._ladder(VERIFY, proposed_k, lora).buckets
+        buckets = self._ladder(self._verify, proposed_k, lora).buckets
         return depth_to_verify(
             requests,
             proposed_k,
@@ -110,15 +112,15 @@ class CapturePlan:
 
     def verify_key(self, k: int, requests: int, lora: int = 0) -> CaptureKey | None:
         """The smallest full graph of exactly depth `k` for the target's step of `requests`, or None."""
-        return self._ladder(VERIFY, k, lora).smallest(requests)
+        return self._ladder(self._verify, k, lora).smallest(requests)
 
     def draft_key(self, k: int, requests: int) -> CaptureKey | None:
         """The smallest graph that makes `k` drafts for `requests` requests, or None. Drafts use no adapters."""
-        return self._ladder(DRAFT, k, 0).smallest(requests)
+        return self._ladder(self._draft, k, 0).smallest(requests)
 
     def piecewise_key(self, tokens: int, lora: int = 0) -> CaptureKey | None:
         """The smallest piecewise graph for a step of `tokens` tokens of any requests, or None."""
-        return self._ladder(PIECES, 0, lora).smallest(tokens)
+        return self._ladder(self._pieces, 0, lora).smallest(tokens)
 
     def why_no_verify(self, k: int, requests: int, lora: int = 0) -> Fallthrough:
         """Why `verify_key` has none."""
@@ -153,13 +155,13 @@ class CapturePlan:
 
         A step of b requests has at most b adapters, and every size of a plan is the size of some step.
         """
-        most, before = self.schedule.max_num_seqs, 0
+        most, depths, before = self.schedule.max_num_seqs, self.schedule.depths, 0
         found: set[CaptureKey | None] = set()
         for lora in self.lora_cases:
             # The fewest adapters, and so the fewest requests, that this case is taken for.
             fewest, before = min(before + 1, lora), lora
             for requests in {max(fewest, start) for start in self.turning_points}:
-                found.update(self.key_for(requests, k, lora) for k in self.schedule.depths)
+                found.update(self.key_for(requests, k, lora) for k in depths)
             found.update(
                 self.piecewise_key(tokens, lora)
                 for tokens in self.token_buckets
@@ -192,24 +194,36 @@ class CapturePlan:
             before = lora
 
     @cached_property
-    def _ladders(self) -> Mapping[tuple[GraphKind, int, int], _Ladder]:
-        at_least: dict[tuple[GraphKind, int, int], dict[int, CaptureKey]] = {}
+    def _verify(self) -> _Ladders:
+        return self._ladders_of(VERIFY)
+
+    @cached_property
+    def _pieces(self) -> _Ladders:
+        return self._ladders_of(PIECES)
+
+    @cached_property
+    def _draft(self) -> _Ladders:
+        return self._ladders_of(DRAFT)
+
+    def _ladders_of(self, kind: GraphKind) -> _Ladders:
+        at_least: dict[tuple[int, int], dict[int, CaptureKey]] = {}
         # Fewer adapters last: of several graphs of one size, the one with the fewest is taken.
-        for key in sorted(self.keys, key=lambda key: -key.lora):
+        keys = sorted((key for key in self.keys if key.kind == kind), key=lambda key: -key.lora)
+        for key in keys:
             for lora in self.lora_cases[: bisect_left(self.lora_cases, key.lora) + 1]:
-                at_least.setdefault((key.kind, key.k, lora), {})[key.bucket] = key
+                at_least.setdefault((key.k, lora), {})[key.bucket] = key
         return {
             place: _Ladder(tuple(sorted(by_size)), tuple(by_size[size] for size in sorted(by_size)))
             for place, by_size in at_least.items()
         }
 
-    def _ladder(self, kind: GraphKind, k: int, lora: int) -> _Ladder:
+    def _ladder(self, ladders: _Ladders, k: int, lora: int) -> _Ladder:
         if lora:
             at = bisect_left(self.lora_cases, lora)
             if at == len(self.lora_cases):
                 return _NO_LADDER
             lora = self.lora_cases[at]
-        return self._ladders.get((kind, k, lora), _NO_LADDER)
+        return ladders.get((k, lora), _NO_LADDER)
 
     def _why_left_out(
         self, kind: GraphKind, k: int, requests: int, lora: int
