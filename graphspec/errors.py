@@ -163,6 +163,13 @@ class BudgetError(GraphspecError):
     headline = "no ladder fits the limits"
 
 
+class WarmupFileError(GraphspecError):
+    """A file that should hold the report of a warmup does not. Carries every problem that was found."""
+
+    exit_code = 2
+    headline = "the report of a warmup is not usable"
+
+
 class EnvironmentProblem(GraphspecError):  # noqa: N818 - EnvironmentError is a builtin
     """This machine lacks something: a package, a compiler, a device, a file of weights."""
 

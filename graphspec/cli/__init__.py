@@ -16,6 +16,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.generate:generate",
         "Greedy text from the warmed reference engine.",
     ),
+    "plan": (
+        "graphspec.cli.plan:plan",
+        "Which graphs the schedule can reach, what they pad, and what runs without one.",
+    ),
     "lint": (
         "graphspec.cli.lint:lint",
         "Every operation of the program that no captured graph can repeat.",
