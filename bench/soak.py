@@ -176,7 +176,7 @@ class Soak:
                 ],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             )
         self.processes[process.pid] = (process, log)
         self.seen[process.pid] = ("", time.monotonic())
@@ -198,7 +198,9 @@ class Soak:
             self.reap(pid, killed=False)
 
     def look(self) -> None:
-        for pid, (_, log) in self.processes.items():
+        for pid, (process, log) in self.processes.items():
+            if process.poll() is not None and time.monotonic() < self.until:
+                self.wrong.append(f"worker {pid} ended by itself: {log.read_text()[-500:]}")
             text = log.read_text()
             if text != self.seen[pid][0]:
                 self.seen[pid] = (text, time.monotonic())
@@ -213,10 +215,11 @@ class Soak:
             process.kill()
             code = process.wait()
             self.wrong.append(f"worker {pid} did not end")
-        lines = [line for line in log.read_text().splitlines() if line.endswith("}")]
+        text = log.read_text()
+        lines = [line for line in text.splitlines() if line.endswith("}")]
         log.unlink()
         if code and not killed:
-            self.wrong.append(f"worker {pid} ended with {code}")
+            self.wrong.append(f"worker {pid} ended with {code}: {text[-500:]}")
         if lines:
             self.last[pid] = json.loads(lines[-1])
             self.wrong += self.last[pid]["wrong"]

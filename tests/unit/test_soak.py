@@ -99,6 +99,17 @@ def test_a_worker_that_hangs_or_crashes_is_found(soak, tmp_path, monkeypatch):
     run.reap(process.pid, killed=False)
     assert [w.partition(" ")[2].partition(" ")[2] for w in run.wrong] == [
         "made no progress for 0 s",
-        "ended with 3",
+        "ended with 3: ",
     ]
     assert not os.path.exists(log)
+
+
+def test_a_worker_that_ends_before_its_time_is_found(soak, tmp_path, monkeypatch):
+    """Workers that cannot even start end the run at once, with what they said: nothing would be tested from then on."""
+    monkeypatch.setattr(sys, "path", [])
+    run = soak.Soak(str(tmp_path / "cache"), 60, 2, 0)
+    began = time.monotonic()
+    run.run()
+    assert time.monotonic() - began < 30
+    assert "ended by itself" in run.wrong[0]
+    assert "ModuleNotFoundError" in run.wrong[0]
