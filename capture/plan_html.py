@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from graphspec.capture.keys import CaptureKey, GraphMode
+from graphspec.capture.keys import CaptureKey, GraphMode, Phase
 from graphspec.capture.left_out import left_out_of
 from graphspec.capture.plan_report import BatchSize, PlanReport
-from graphspec.capture.plan_text import ASSUMED, padding, ranges, told
+from graphspec.capture.plan_text import ASSUMED, compared, padding, ranges, told
 from graphspec.capture.spans import Span
 from graphspec.capture.svg import Bar, Stretch, bars, rows
 from graphspec.capture.traffic_report import TrafficReport
@@ -27,7 +27,7 @@ th, td { border: 1px solid #8886; padding: .2rem .6rem; text-align: left; vertic
 td.number { text-align: right; white-space: nowrap; }
 svg { width: 100%; height: auto; } svg text { fill: CanvasText; font: 12px system-ui, sans-serif; }
 svg text.on { fill: #fff; } svg .grid { stroke: #8884; } svg .error { stroke: CanvasText; }
-svg rect:hover { opacity: .7; }
+svg rect:hover { opacity: .7; } svg .part { stroke: Canvas; }
 .c0 { fill: #3672c9; background: #3672c9; } .c1 { fill: #b8651b; background: #b8651b; }
 .c2 { fill: #2e8a55; background: #2e8a55; } .c3 { fill: #9a4fb0; background: #9a4fb0; }
 .c4 { fill: #8d7516; background: #8d7516; } .c5 { fill: #2b8494; background: #2b8494; }
@@ -139,7 +139,9 @@ def _memory(report: PlanReport) -> Iterator[str]:
         once = report.costs.pool_mib or 0.0
         yield f'<p class="note">Predicted; their common pool takes {once:.4g} MiB more, once.</p>'
     keys = report.plan.keys
-    kinds = list(dict.fromkeys(_kind(key) for key in keys))
+    # Full graphs of the target by depth come first, so that a depth has the colour that it has above.
+    depths = [f"{Phase.TARGET_VERIFY.value} k = {k}" for k in report.plan.schedule.depths]
+    kinds = list(dict.fromkeys([*depths, *(_kind(key) for key in keys)]))
     yield _key([(_colour(at), kind) for at, kind in enumerate(kinds)])
     drawn = []
     for key in sorted(keys, key=lambda key: (kinds.index(_kind(key)), key.bucket, key.lora)):
@@ -212,7 +214,7 @@ def _tiers(report: PlanReport) -> Iterator[str]:
 def _traffic(found: TrafficReport) -> Iterator[str]:
     yield "<h2>The best ladder for the traffic</h2>"
     source = found.source or "no file: every batch size alike"
-    yield f"<p>{escape(source)}. It pads {found.choice.fewer:.0%} less than the default ladder.</p>"
+    yield f"<p>{escape(source)}. The best ladder pads {compared(found.choice)}.</p>"
     yield _table(
         ("ladder", "graphs", "padded tokens a step", "MiB", "buckets by depth"),
         [

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from graphspec.capture.eager import in_words, spans
+from graphspec.capture.ladder_choice import LadderChoice
 from graphspec.capture.memory_model import NOT_MEASURED, Estimate
 
 ASSUMED = (
@@ -26,3 +27,10 @@ def padding(tokens: float | None, waste: float | None) -> str:
 def ranges(numbers: Sequence[int]) -> str:
     """Ascending numbers, runs of them as ranges: ``1 to 8, 10, 12``."""
     return in_words(spans(numbers))
+
+
+def compared(choice: LadderChoice) -> str:
+    """What the best ladder pads against the default one. Within tight limits it has fewer graphs, and pads more."""
+    best, default = choice.best, choice.default
+    how = f"{abs(choice.fewer):.0%} {'less' if choice.fewer >= 0 else 'more'} than the default one"
+    return f"{how}, with {best.graphs} graphs instead of {default.graphs}"

@@ -12,7 +12,7 @@ import attrs
 WIDTH, _LEFT, _RIGHT, _TOP = 960, 64, 12, 12
 _HEIGHT, _FOOT = 240, 44
 _ROW, _CHARACTER = 26, 7.0
-_MOST_LABELS = 12
+_MOST_LABELS, _MOST_STEPS = 12, 6
 
 
 @attrs.frozen(kw_only=True)
@@ -97,7 +97,7 @@ def rows(drawn: Sequence[Stretch], *, title: str, across: str) -> str:
         width = max(0.5, across_width * stretch.length / steps[-1])
         y = _TOP + names.index(stretch.row) * _ROW + 2
         parts.append(
-            f'<rect class="{escape(stretch.style)}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_ROW - 4}">'
+            f'<rect class="{escape(stretch.style)} part" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_ROW - 4}">'
             f"<title>{escape(stretch.told)}</title></rect>"
         )
         if width > _CHARACTER * len(stretch.label) + 8:
@@ -107,14 +107,14 @@ def rows(drawn: Sequence[Stretch], *, title: str, across: str) -> str:
 
 
 def scale(highest: float) -> Sequence[float]:
-    """Round numbers from 0 to at least `highest`, five of them or six.
+    """Round numbers from 0 to at least `highest`, at most seven.
 
-    >>> scale(7.3)
-    [0.0, 2.0, 4.0, 6.0, 8.0]
+    >>> scale(4.6)
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
     if highest <= 0:
         return [0.0, 1.0]
-    rough = highest / 4
+    rough = highest / _MOST_STEPS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough * (1 - 1e-9))
     count = math.ceil(highest / step - 1e-9)

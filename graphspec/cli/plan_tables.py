@@ -6,7 +6,7 @@ from rich.text import Text
 
 from graphspec.capture.left_out import left_out_of
 from graphspec.capture.plan_report import PlanReport
-from graphspec.capture.plan_text import ASSUMED, padding, ranges, told
+from graphspec.capture.plan_text import ASSUMED, compared, padding, ranges, told
 from graphspec.capture.traffic_report import TrafficReport
 from graphspec.text import plural
 
@@ -77,7 +77,7 @@ def _show_traffic(console: Console, found: TrafficReport) -> None:
     console.print(ladders)
     lines = [
         f"traffic {found.source or 'not given: every batch size alike'}: "
-        f"the best ladder pads {choice.fewer:.0%} less than the default one"
+        f"the best ladder pads {compared(choice)}"
     ]
     if not choice.best_known:
         lines.append("several limits bind at once: all hold, and a better ladder may exist")

@@ -216,7 +216,8 @@ def test_traffic_and_a_limit_give_the_best_ladder(capsys, config, tmp_path):
     assert found["budget"]["without_graph"] == 0
     code, out, _ = called(capsys, config, "--traffic", str(log), "--max-graphs", "4")
     assert code == 0
-    assert "the best ladder pads 25% less than the default one" in out
+    told = "the best ladder pads 25% less than the default one, with 4 graphs instead of 12"
+    assert told in out
     assert "of the default ladder the budget would drop 8 buckets" in out
     assert "dropped by budget: " in out
 
@@ -350,3 +351,12 @@ def test_the_report_agrees_with_the_plan_and_the_padding(tmp_path, case):
     assert data["padded_tokens_mean"] == pytest.approx(wanted)
     total = sum((t.last - t.first + 1) * t.padded_tokens for t in report.tiers)
     assert total / case["max_num_seqs"] == pytest.approx(wanted)
+
+
+def test_the_page_of_the_docs_has_every_key(capsys, config):
+    """docs/plan.md has a row for each key that `plan --json` prints, and for no other."""
+    page = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
+    table = page.partition("### JSON")[2].partition("```")[0]
+    first_cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    named = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
+    assert named == set(read(capsys, config))
