@@ -168,7 +168,7 @@ class _Run:
             self._found.setdefault(place, {})[where] = None
 
         def noted() -> Any:
-            with noting(note):
+            with noting(note, called_from=__file__):
                 return call()
 
         self._attempt(where, noted)

@@ -30,22 +30,31 @@ class Illegal:
 
 @contextlib.contextmanager
 def noting(
-    found: Callable[[Illegal], None], generators: Sequence[torch.Generator] = ()
+    found: Callable[[Illegal], None],
+    generators: Sequence[torch.Generator] = (),
+    *,
+    called_from: str = "",
 ) -> Iterator[None]:
     """Runs the block for real and tells `found` of every operation that a capture would not allow, each time it runs.
 
     Reads by the host are answered with the value that is there, so that the block goes on as it would without a
     capture. An engine's own operation without a kernel for its tensors' device answers with zeros. What an operation
-    does inside itself is its own business, as on the tape.
+    does inside itself is its own business, as on the tape. Lines of the file `called_from`, and of what called that, are
+    nobody's own code.
     """
-    watch = _Dispatched(found, generators)
-    with torch.no_grad(), _Called(found, watch), watch:
+
+    def told(operation: str, what: str) -> None:
+        file, line = calling_line(called_from)
+        found(Illegal(operation=operation, what=what, file=file, line=line))
+
+    watch = _Dispatched(told, generators)
+    with torch.no_grad(), _Called(told, watch), watch:
         yield
 
 
 class _Dispatched(TorchDispatchMode):
     def __init__(
-        self, found: Callable[[Illegal], None], generators: Sequence[torch.Generator]
+        self, found: Callable[[str, str], None], generators: Sequence[torch.Generator]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._found = found
@@ -68,7 +77,7 @@ class _Dispatched(TorchDispatchMode):
         if not self.inside:
             what = why_illegal(func, args, kwargs, self._generators)
             if what:
-                self._found(_illegal(str(func), what))
+                self._found(str(func), what)
         with self.within():
             if func.namespace == "aten" or _can_run(func):
                 return func(*args, **kwargs)
@@ -87,7 +96,7 @@ class _Dispatched(TorchDispatchMode):
 class _Called(TorchFunctionMode):
     """Sees the reads that pass the dispatcher by."""
 
-    def __init__(self, found: Callable[[Illegal], None], watch: _Dispatched) -> None:
+    def __init__(self, found: Callable[[str, str], None], watch: _Dispatched) -> None:
         super().__init__()
         self._found = found
         self._watch = watch
@@ -97,7 +106,7 @@ class _Called(TorchFunctionMode):
     ) -> Any:
         if self._watch.inside or not is_host_read(func):
             return func(*args, **(kwargs or {}))
-        self._found(_illegal(f"Tensor.{func.__name__}", HOST_READ))
+        self._found(f"Tensor.{func.__name__}", HOST_READ)
         with self._watch.within():
             return func(*args, **(kwargs or {}))
 
@@ -106,16 +115,14 @@ def _can_run(func: Any) -> bool:
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"))
 
 
-def _illegal(operation: str, what: str) -> Illegal:
-    file, line = calling_line()
-    return Illegal(operation=operation, what=what, file=file, line=line)
-
-
-def calling_line() -> tuple[str, int]:
-    """File and line of the innermost running code that is neither torch's nor this module's."""
+def calling_line(called_from: str = "") -> tuple[str, int]:
+    """File and line of the innermost running code that is neither torch's nor this module's. An empty name and 0 where
+    none is found before code of `called_from`."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
+        if file == called_from:
+            break
         if file != __file__ and not file.startswith((_TORCH, "<frozen", _CONTEXTS)):
             return file, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,6 +1,9 @@
 """``graphspec warmup``: compile every unit and capture every graph ahead of time."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +17,9 @@ from graphspec.cli.common import (
     set_option,
     write_file,
 )
+
+if TYPE_CHECKING:
+    from graphspec.capture.progress import Progress
 
 
 @click.command()
@@ -46,6 +52,8 @@ def warmup(
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
     from graphspec.api import load
 
+    if dry_run and trace is not None:
+        raise click.UsageError("--trace tells of a warmup that runs, and with --dry-run none does")
     spec = load(config, settings)
     if dry_run:
         from graphspec.capture.preview import preview
@@ -58,22 +66,37 @@ def warmup(
 
             show_preview(seen)
         return FINE
-    if trace is not None:
-        write_file("--trace", trace, "")
+    from graphspec.capture.progress import Progress
     from graphspec.capture.warmup import warmup as run
 
+    options: dict[str, Any] = {"cache_dir": cache_dir, "jobs": jobs, "strict": strict}
     if as_json:
-        report = run(spec, cache_dir=cache_dir, jobs=jobs, strict=strict)
+        with _traced(trace, Progress()) as told:
+            report = run(spec, **options, progress=told)
         print_json(report.as_dict())
     else:
         from graphspec.cli.progress import progress_display
         from graphspec.cli.tables import show_report
 
-        with progress_display() as progress:
-            report = run(spec, cache_dir=cache_dir, jobs=jobs, strict=strict, progress=progress)
+        with progress_display() as shown, _traced(trace, shown) as told:
+            report = run(spec, **options, progress=told)
         show_report(report)
-    if trace is not None:
-        from graphspec.capture.spans import trace_events
-
-        write_file("--trace", trace, json.dumps(trace_events(report.timeline)))
     return FINDINGS if report.findings else FINE
+
+
+@contextmanager
+def _traced(file: str | None, told: "Progress") -> Iterator["Progress"]:
+    """A listener that tells `told` the same. Writes what ran when into `file`, also of a warmup that fails."""
+    if file is None:
+        yield told
+        return
+    from graphspec.capture.spans import trace_events
+    from graphspec.capture.timeline import Timeline
+
+    write_file("--trace", file, "")
+    timeline = Timeline(told)
+    try:
+        yield timeline
+    finally:
+        timeline.ended()
+        write_file("--trace", file, json.dumps(trace_events(timeline.spans())))

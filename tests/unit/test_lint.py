@@ -3,7 +3,9 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import attrs
 import pytest
 import torch
 import yaml
@@ -84,6 +86,17 @@ def test_what_fails_is_told_and_the_others_still_run(config, capsys):
     assert "aten.nonzero.default" in out
     assert "not run to its end: unit fails: ValueError: odd rows" in out
     assert "not run to its end: steps: OSError: no weights here" in out
+
+
+def test_a_unit_without_code_of_its_own_has_no_line(tiny_spec, monkeypatch):
+    """What torch alone runs is found too; no line of graphspec or torch stands in for the missing one."""
+    unit = attrs.evolve(toy.program(tiny_spec).units()[0], build=lambda spec: torch.nonzero)
+    only = SimpleNamespace(units=lambda: [unit])
+    monkeypatch.setattr("graphspec.capture.lint.load_program", lambda spec: only)
+    report = lint(tiny_spec, steps=False)
+    assert [(f.operation, f.file, f.line) for f in report.findings] == [
+        ("aten.nonzero.default", "", 0)
+    ]
 
 
 def test_units_alone_need_no_weights(config, capsys):

@@ -182,3 +182,17 @@ def test_a_trace_that_cannot_be_written_fails_before_the_work(tmp_path, tiny_con
     out = str(tmp_path / "nowhere" / "trace.json")
     assert run(_root, ["warmup", "--config", str(config), "--trace", out]) == 3
     assert f"--trace {out}" in capsys.readouterr().err
+
+
+def test_a_warmup_that_fails_leaves_its_trace(tmp_path, tiny_config, capsys):
+    """What ran up to the failure is in the file; a dry run has nothing to tell and says so."""
+    config = tmp_path / "engine.yaml"
+    config.write_text(yaml.safe_dump(tiny_config(program=toy.NAME)))
+    out = tmp_path / "trace.json"
+    arguments = ["warmup", "--config", str(config), "--trace", str(out)]
+    offline = ["--set", "cache.offline=true", "--cache-dir", str(tmp_path / "cache")]
+    assert run(_root, [*arguments, *offline]) == 4
+    events = [e for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert [e["name"] for e in events] == ["units"]
+    assert run(_root, [*arguments, "--dry-run"]) == 2
+    assert "--dry-run" in capsys.readouterr().err
