@@ -1,19 +1,26 @@
 """`CaptureManager`: warms all shapes, captures all, seals; then dispatches and replays."""
 
-import contextlib
 import enum
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
-import attrs
 import torch
 
+from graphspec.capture.addresses import Addresses
+from graphspec.capture.agreement import agree_on_captured, give_up
+from graphspec.capture.attempts import CaptureListener, LostGraph, attempt_each, one_line
 from graphspec.capture.backends.base import Graph, GraphBackend
-from graphspec.capture.dispatch import Dispatch, Step, dispatch
+from graphspec.capture.dispatch import Dispatch, Fallthrough, Step, dispatch
+from graphspec.capture.garbage import frozen_garbage
 from graphspec.capture.keys import CaptureKey
+from graphspec.capture.memory_model import GraphSample
 from graphspec.capture.plan import CapturePlan
+from graphspec.capture.ranks import OneRank, Ranks
+from graphspec.capture.routes import Routes
+from graphspec.capture.source import StepSource
+from graphspec.capture.survivors import Loss
+from graphspec.capture.verified import Verified, compare_outputs
 from graphspec.errors import CaptureError, CaptureStateError, Problem
 
 
@@ -28,54 +35,56 @@ class State(enum.Enum):
     RETIRED = "retired"
 
 
-class StepSource(Protocol):
-    """What an engine gives to be captured: decode steps on static buffers."""
+class Change(enum.Enum):
+    """What an engine declares to have done to what its graphs hold."""
 
-    def static_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Every tensor that steps read or write at a fixed address, by name."""
-        ...
-
-    def fill_example(self, key: CaptureKey, variant: int) -> None:
-        """Puts valid, harmless content into the static inputs for a step of this key, the same for equal arguments.
-
-        Variants differ in content: a graph is captured on one and verified on another, so that a value that was frozen
-        into it shows.
-        """
-        ...
-
-    def step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
-        """Runs one step of this key on the static buffers and returns its outputs."""
-        ...
+    WEIGHTS_RELOADED = "weights were reloaded"
+    BUFFERS_MOVED = "static buffers were moved"
 
 
-@attrs.frozen(kw_only=True)
-class Verified:
-    """How one replay compared with the eager run: equal to the bit, within tolerance, or not."""
+_BEFORE_SEAL = frozenset({State.PLANNED, State.WARMED, State.CAPTURED})
+_WAY_OUT = (
+    "write new values into the buffer with copy_, never put another tensor in its place; where it had to move, "
+    "call recapture() while no request runs"
+)
+_MEBIBYTE = 1 << 20
 
-    key: CaptureKey
-    max_difference: float
-    agrees: bool
 
-
-CaptureListener = Callable[[CaptureKey], None]
-_TOLERANCE = 1e-4
+def _nobody(key: CaptureKey) -> None:
+    """Listens to nothing."""
 
 
 class CaptureManager:
     """Owns the captured graphs of one step source.
 
     ``warm`` then ``capture`` then ``verify`` then ``seal``; after that only ``dispatch`` and ``replay``. A call that
-    the state does not allow raises `CaptureStateError`. A failed capture leaves the manager warmed and usable.
+    the state does not allow raises `CaptureStateError`.
+
+    A graph whose warming or capture fails is lost, with those that `survivors.after_failure` says; the others are
+    captured, `plan` does without the lost ones, and `lost` says why. With several `ranks`, all of them serve from the
+    graphs that each of them has, and each method is called by all of them. What is no failure of a step, such as
+    KeyboardInterrupt or an error of a listener, is raised: then nothing stays captured, and the call can be repeated.
     """
 
-    def __init__(self, plan: CapturePlan, source: StepSource, backend: GraphBackend) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: CapturePlan,
+        source: StepSource,
+        backend: GraphBackend,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._asked = plan
+        self._plan = plan
         self._source = source
         self._backend = backend
+        self._ranks = ranks or OneRank()
         self._state = State.PLANNED
         self._graphs: dict[CaptureKey, Graph] = {}
-        self._addresses: dict[str, int] = {}
-        self._captured: frozenset[CaptureKey] = frozenset()
+        self._samples: dict[CaptureKey, GraphSample] = {}
+        self._lost: Mapping[CaptureKey, LostGraph] = {}
+        self._addresses: Addresses | None = None
+        self._routes: Routes | None = None
+        self._why_stale = ""
 
     @property
     def state(self) -> State:
@@ -83,139 +92,248 @@ class CaptureManager:
         return self._state
 
     @property
+    def plan(self) -> CapturePlan:
+        """The plan as it was given, without the graphs that were lost."""
+        return self._plan
+
+    @property
     def captured(self) -> frozenset[CaptureKey]:
-        """Keys of the captured graphs."""
-        return self._captured
+        """Keys of the graphs that can be replayed, or could be once sealed."""
+        return frozenset(self._graphs) if self._state in _CAPTURED else frozenset()
+
+    @property
+    def lost(self) -> Sequence[LostGraph]:
+        """The planned graphs that are not captured, in planned order."""
+        return [self._lost[key] for key in self._asked.keys if key in self._lost]
+
+    @property
+    def samples(self) -> Mapping[CaptureKey, GraphSample]:
+        """What each captured graph took: MiB, seconds. For `GraphCosts.from_samples`."""
+        return dict(self._samples)
 
     @property
     def memory_bytes(self) -> int:
         """Device memory that all captured graphs keep."""
         return sum(g.memory_bytes for g in self._graphs.values())
 
-    def warm(self, listener: CaptureListener = lambda key: None) -> None:
+    def warm(self, listener: CaptureListener = _nobody, *, strict: bool = False) -> None:
         """Runs every planned step once without capture, so that workspaces have their final size before the first
-        capture. Backends that need no warm-up skip the runs."""
+        capture. Backends that need no warm-up skip the runs. `strict` raises the first failure."""
         self._require("warm", State.PLANNED)
-        for key in self.plan.keys if self._backend.needs_warmup else ():
-            self._source.fill_example(key, 0)
-            self._backend.warm(partial(self._source.step, key))
-            listener(key)
+        if self._backend.needs_warmup:
+            try:
+                self._lost = self._attempt({}, self._warm_one, listener, strict)
+            except BaseException:
+                self._backend.give_back()
+                raise
         self._state = State.WARMED
 
-    def capture(self, listener: CaptureListener = lambda key: None) -> None:
-        """Captures every planned graph, largest first. On an error nothing stays captured."""
+    def capture(self, listener: CaptureListener = _nobody, *, strict: bool = False) -> None:
+        """Captures every planned graph that was not lost before, largest first, and agrees with the other ranks.
+
+        `strict` raises the first failure. Whatever is raised, nothing stays captured.
+        """
         self._require("capture", State.WARMED)
-        graphs: dict[CaptureKey, Graph] = {}
-        addresses = self._present_addresses()
-        with frozen_garbage(collect=self._backend.needs_warmup):
-            for key in self.plan.keys:
-                self._source.fill_example(key, 0)
-                graphs[key] = self._backend.capture(partial(self._source.step, key))
-                if self._present_addresses() != addresses:
-                    # The graphs so far keep the old buffer, and no check at replay could tell.
-                    raise self._moved(addresses, f"after the capture of {key}", "before it")
-                listener(key)
-        self._graphs = graphs
-        self._captured = frozenset(graphs)
-        self._addresses = addresses
+        keys, lost_before = self._asked.keys, self._lost
+        try:
+            try:
+                self._capture_here(listener, strict)
+            except Exception as error:
+                give_up(self._ranks, keys, one_line(error))
+                raise
+            agreed = agree_on_captured(self._ranks, keys, tuple(self._graphs))
+        except BaseException:
+            self._lost = lost_before
+            self._release(list(self._graphs))
+            raise
+        disagreed = agreed.released_by(tuple(self._graphs))
+        if disagreed:
+            self._release(disagreed)
+        self._lost = {**self._lost} | {
+            key: LostGraph(
+                key=key,
+                loss=Loss.RANK_DISAGREEMENT,
+                error=f"lacking on {_ranks_of(agreed.lacking[key])}",
+            )
+            for key in disagreed
+        }
+        self._plan = self._asked
+        for loss in Loss:
+            gone = [key for key, graph in self._lost.items() if graph.loss is loss]
+            self._plan = self._plan.without(gone, loss.fallthrough)
         self._state = State.CAPTURED
 
     def verify(self) -> Sequence[Verified]:
         """Runs each step eagerly and replays its graph, both on content that it was not captured on, and compares."""
         self._require("verify", State.CAPTURED)
-        return [self._verified(key) for key in self.plan.keys]
+        return [self._verified(key) for key in self._plan.keys]
 
     def seal(self) -> None:
         """Ends capturing: from now on steps are replayed, or run with a named reason, and nothing is captured."""
         self._require("seal", State.CAPTURED)
+        self._routes = Routes.of(self._plan, self.captured)
         self._state = State.SEALED
+
+    def declare(self, change: Change) -> None:
+        """Says that something was done to what the graphs hold: the manager is stale until `recapture`."""
+        self._require("declare", State.SEALED)
+        self._go_stale(change.value)
+
+    def recapture(
+        self, listener: CaptureListener = _nobody, *, strict: bool = False
+    ) -> Sequence[Verified]:
+        """Captures the whole plan anew at the present addresses, verifies it and seals: from sealed or stale.
+
+        Graphs that were lost before are tried again. For use while no request runs, as examples are written to the
+        static buffers; in an engine of several ranks, by all of them. Raises `CaptureError` when a new graph does not
+        agree with the eager run: then the manager is captured and not sealed. After any other error the old graphs are
+        gone, and the manager goes on from the state that it names.
+        """
+        self._require("recapture", State.SEALED, State.STALE)
+        self._release(list(self._graphs))
+        self._plan, self._lost, self._addresses = self._asked, {}, None
+        self._routes, self._why_stale = None, ""
+        self._state = State.PLANNED
+        self.warm(listener, strict=strict)
+        self.capture(listener, strict=strict)
+        verified = self.verify()
+        if differing := [v for v in verified if not v.agrees]:
+            raise CaptureError(
+                Problem(
+                    where=str(v.key),
+                    found=f"a replay that differs from the eager run by {v.max_difference:.3g}",
+                    wanted="the same results",
+                    hint="something in the step is not fixed at capture; retire() the manager, or seal() it regardless",
+                )
+                for v in differing
+            )
+        self.seal()
+        return verified
 
     def retire(self) -> None:
         """Drops all graphs. The manager cannot be used again."""
-        self._graphs.clear()
-        self._captured = frozenset()
+        self._release(list(self._graphs))
+        self._routes = None
         self._state = State.RETIRED
 
     def dispatch(self, step: Step) -> Dispatch:
         """The graph for a step, or the reason why there is none."""
-        return dispatch(self.plan, self._captured, step)
+        if self._routes is not None:
+            return self._routes.route(step)
+        if self._state in _BEFORE_SEAL:
+            return Dispatch(k=step.proposed_k, reason=Fallthrough.NOT_SEALED)
+        return dispatch(self._plan, frozenset(), step)
 
     def replay(self, key: CaptureKey) -> Sequence[torch.Tensor]:
         """Runs a captured step on the present content of the static buffers.
 
         Raises `CaptureError` when a static buffer has moved since capture, naming it: the graph would write to the old
-        place. The manager is stale from then on.
+        place. The manager is stale from then on: each replay is refused until `recapture`.
         """
         if self._state is not State.SEALED:
             self._require("replay", State.SEALED)
-        if self._present_addresses() != self._addresses:
-            self._state = State.STALE
-            self._captured = frozenset()
-            raise self._moved(self._addresses, "at replay", "as at capture")
+        addresses = self._addresses
+        if addresses is None or not addresses.hold(self._source.static_tensors()):
+            raise self._found_stale()
         return self._graphs[key].replay()
 
-    def _present_addresses(self) -> dict[str, int]:
-        return {name: t.data_ptr() for name, t in self._source.static_tensors().items()}
-
-    def _moved(self, before: Mapping[str, int], now: str, then: str) -> CaptureError:
-        present = self._present_addresses()
-        return CaptureError(
-            Problem(
-                where=f"static buffer {name}",
-                found=f"address {present.get(name, 0):#x} {now}",
-                wanted=f"address {before.get(name, 0):#x} {then}",
-                hint="write new values into the buffer with copy_, never put another tensor in its place",
-            )
-            for name in sorted(present.keys() | before.keys())
-            if present.get(name) != before.get(name)
+    def _attempt(
+        self,
+        lost: Mapping[CaptureKey, LostGraph],
+        action: Callable[[CaptureKey], None],
+        listener: CaptureListener,
+        strict: bool,
+    ) -> Mapping[CaptureKey, LostGraph]:
+        return attempt_each(
+            self._asked.keys,
+            lost,
+            action,
+            recover=self._backend.give_back,
+            listener=listener,
+            strict=strict,
         )
+
+    def _warm_one(self, key: CaptureKey) -> None:
+        self._source.fill_example(key, 0)
+        self._backend.warm(partial(self._source.step, key))
+
+    def _capture_here(self, listener: CaptureListener, strict: bool) -> None:
+        addresses = self._addresses = Addresses.of(self._source.static_tensors())
+
+        def captured(key: CaptureKey) -> None:
+            present = self._source.static_tensors()
+            if not addresses.hold(present):
+                # The graphs so far keep the old buffer, and no check at replay could tell.
+                raise CaptureError(
+                    addresses.moved(
+                        present,
+                        now=f"after the capture of {key}",
+                        then="before it",
+                        hint="write new values into the buffer with copy_, never put another tensor in its place",
+                    )
+                )
+            listener(key)
+
+        with frozen_garbage(collect=self._backend.needs_warmup):
+            self._lost = self._attempt(self._lost, self._capture_one, captured, strict)
+
+    def _capture_one(self, key: CaptureKey) -> None:
+        self._source.fill_example(key, 0)
+        began = time.perf_counter()
+        graph = self._backend.capture(partial(self._source.step, key))
+        seconds = time.perf_counter() - began
+        self._samples[key] = GraphSample(
+            tokens=key.tokens,
+            mib=graph.memory_bytes / _MEBIBYTE,
+            seconds=seconds,
+            opens_pool=not self._graphs,
+        )
+        self._graphs[key] = graph
+
+    def _release(self, keys: Sequence[CaptureKey]) -> None:
+        for key in keys:
+            self._samples.pop(key, None)
+            self._graphs.pop(key).release()
+        self._backend.give_back()
+
+    def _found_stale(self) -> CaptureError:
+        assert self._addresses is not None
+        problems = self._addresses.moved(
+            self._source.static_tensors(), now="at replay", then="as at capture", hint=_WAY_OUT
+        )
+        self._go_stale(f"{', '.join(p.where for p in problems)} moved")
+        return CaptureError(problems)
+
+    def _go_stale(self, why: str) -> None:
+        self._why_stale = why
+        self._routes = None
+        self._state = State.STALE
 
     def _verified(self, key: CaptureKey) -> Verified:
         self._source.fill_example(key, 1)
         alone = [t.clone() for t in self._backend.warm(partial(self._source.step, key))]
         # The eager run may have written to its inputs.
         self._source.fill_example(key, 1)
-        replayed = self._graphs[key].replay()
-        worst, agrees = 0.0, True
-        for eager, again in zip(alone, replayed, strict=True):
-            if eager.is_floating_point():
-                worst = max(worst, float((eager - again).abs().max()))
-                agrees = agrees and torch.allclose(eager, again, rtol=_TOLERANCE, atol=_TOLERANCE)
-            else:
-                agrees = agrees and torch.equal(eager, again)
-        return Verified(key=key, max_difference=worst, agrees=agrees)
+        return compare_outputs(key, alone, self._graphs[key].replay())
 
-    def _require(self, action: str, wanted: State) -> None:
-        if self._state is not wanted:
-            raise CaptureStateError(
-                Problem(
-                    where=f"CaptureManager.{action}",
-                    found=f"a manager that is {self._state.value}",
-                    wanted=f"one that is {wanted.value}",
-                    hint="the order is warm, capture, verify, seal, replay; a new capture needs a new manager",
-                )
+    def _require(self, action: str, *wanted: State) -> None:
+        if self._state in wanted:
+            return
+        hint = "the order is warm, capture, verify, seal, replay; a new capture needs recapture or a new manager"
+        if self._state is State.STALE:
+            hint = f"{self._why_stale}; call recapture() while no request runs, then replay again"
+        raise CaptureStateError(
+            Problem(
+                where=f"CaptureManager.{action}",
+                found=f"a manager that is {self._state.value}",
+                wanted=f"one that is {' or '.join(state.value for state in wanted)}",
+                hint=hint,
             )
+        )
 
 
-@contextlib.contextmanager
-def frozen_garbage(*, collect: bool = True) -> Iterator[None]:
-    """Keeps the garbage collector out of a capture, and puts it back as it was on every path.
+_CAPTURED = frozenset({State.CAPTURED, State.SEALED})
 
-    A collection in the middle may free a kernel's module and invalidate the graph, and collecting before each of many
-    captures took most of their time (vLLM pull request 21146: 35 s to 2 s). `collect` frees garbage first, so that it
-    holds no device memory meanwhile.
-    """
-    was_enabled = gc.isenabled()
-    already_frozen = gc.get_freeze_count() > 0
-    if collect:
-        gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        # What the host application had frozen before cannot be told apart any more, so then all stays frozen.
-        if not already_frozen:
-            gc.unfreeze()
-        if was_enabled:
-            gc.enable()
+
+def _ranks_of(which: Sequence[int]) -> str:
+    return f"{'rank' if len(which) == 1 else 'ranks'} {', '.join(map(str, which))}"

@@ -7,7 +7,7 @@ from typing import Protocol
 from graphspec.cache.loading.artifact import Artifact
 from graphspec.cache.units import CompileUnit
 from graphspec.capture.keys import FULL_VERIFY, GraphKind
-from graphspec.capture.manager import StepSource
+from graphspec.capture.source import StepSource
 from graphspec.errors import EnvironmentProblem, GraphspecError, Problem
 from graphspec.resolve.spec import EngineSpec
 

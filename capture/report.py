@@ -8,9 +8,12 @@ import attrs
 from graphspec.cache.load import UnitResult, looked_up
 from graphspec.cache.store import Outcome
 from graphspec.cache.units import CompileUnit
+from graphspec.capture.attempts import LostGraph, sentences
+from graphspec.capture.keys import CaptureKey
 from graphspec.capture.left_out import LeftOut
-from graphspec.capture.manager import Verified
+from graphspec.capture.memory_model import GraphCosts, GraphSample, PlannedAgainstActual, compare
 from graphspec.capture.spans import Span
+from graphspec.capture.verified import Verified
 from graphspec.resolve.decision import ModeDecision
 from graphspec.resolve.records import Note
 from graphspec.resolve.runner import RunnerDecision
@@ -24,8 +27,9 @@ _DRAFT_MODEL = "speculative.draft_model"
 class GraphReport:
     """The graphs of one warmup.
 
-    `fallthrough` lists batch sizes that steady decoding runs without a full graph, and `left_out` the graphs that steps
-    could use and that were not to be captured.
+    `planned` and `reachable` are of the plan before anything was captured. `fallthrough` lists batch sizes that steady
+    decoding runs without a full graph, `left_out` the graphs that steps could use and that were not to be captured, and
+    `lost` those that should have been. `samples` has what each graph took, and `costs` what had been measured before.
     """
 
     planned: int
@@ -35,11 +39,42 @@ class GraphReport:
     memory_bytes: int
     verified: Sequence[Verified]
     left_out: Sequence[LeftOut] = ()
+    lost: Sequence[LostGraph] = ()
+    samples: Mapping[CaptureKey, GraphSample] = attrs.field(factory=dict)
+    costs: GraphCosts = attrs.field(factory=GraphCosts)
 
     @property
     def differing(self) -> Sequence[Verified]:
         """Graphs whose replay did not agree with the eager run."""
         return [v for v in self.verified if not v.agrees]
+
+    @property
+    def memory(self) -> PlannedAgainstActual:
+        """The MiB that were predicted for the captured graphs, against those they took."""
+        return compare(self.costs, list(self.samples.values()))
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Plain data."""
+        planned = self.memory.planned
+        return {
+            "planned": self.planned,
+            "captured": self.captured,
+            "reachable": self.reachable,
+            "fallthrough": list(self.fallthrough),
+            "left_out": [part.as_dict() for part in self.left_out],
+            "lost": [
+                {"graph": str(g.key), "reason": g.loss.name.lower(), "error": g.error}
+                for g in self.lost
+            ],
+            "memory_bytes": self.memory_bytes,
+            "predicted_mib": None
+            if planned is None
+            else {"amount": planned.amount, "error": planned.error},
+            "samples": [
+                {"graph": str(key), **attrs.asdict(sample)} for key, sample in self.samples.items()
+            ],
+            "verified": sum(v.agrees for v in self.verified),
+        }
 
 
 @attrs.frozen(kw_only=True)
@@ -169,7 +204,10 @@ class WarmupReport:
             for v in self.graphs.differing
         ]
         found += self.decisions.lowered
-        if self.graphs.captured != self.graphs.reachable:
+        found += sentences(self.graphs.lost)
+        if self.graphs.memory.within is False:
+            found.append(f"memory of the graphs: {self.graphs.memory}")
+        if self.graphs.captured + len(self.graphs.lost) != self.graphs.reachable:
             found.append(
                 f"{self.graphs.reachable} graphs are reachable, {self.graphs.captured} are captured"
             )
@@ -207,15 +245,7 @@ class WarmupReport:
                 }
                 for u in self.units
             ],
-            "graphs": {
-                "planned": self.graphs.planned,
-                "captured": self.graphs.captured,
-                "reachable": self.graphs.reachable,
-                "fallthrough": list(self.graphs.fallthrough),
-                "left_out": [part.as_dict() for part in self.graphs.left_out],
-                "memory_bytes": self.graphs.memory_bytes,
-                "verified": sum(v.agrees for v in self.graphs.verified),
-            },
+            "graphs": self.graphs.as_dict(),
             "compiled": self.compiled,
             "loaded": self.loaded,
             "seconds": round(self.seconds, 3),

@@ -9,14 +9,18 @@ import attrs
 
 from graphspec.cache.load import load_or_compile, unusable_store
 from graphspec.cache.opened import open_cache
+from graphspec.capture.agreement import Facts, agree_on
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
 from graphspec.capture.left_out import left_out_of
-from graphspec.capture.manager import CaptureManager, StepSource
+from graphspec.capture.manager import CaptureManager
+from graphspec.capture.memory_model import GraphCosts
 from graphspec.capture.plan import plan_capture
 from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.progress import Progress
+from graphspec.capture.ranks import OneRank, Ranks
 from graphspec.capture.report import Decisions, GraphReport, WarmupReport
+from graphspec.capture.source import StepSource
 from graphspec.capture.timeline import Timeline
 from graphspec.config.device import Target
 from graphspec.fields import Stage
@@ -39,14 +43,26 @@ def warmup(
     jobs: int | None = None,
     strict: bool = False,
     progress: Progress | None = None,
+    ranks: Ranks | None = None,
+    costs: GraphCosts | None = None,
 ) -> WarmupReport:
     """Compiles or loads every unit, captures every reachable graph, verifies each once; returns the report.
 
     `cache_dir`: see `graphspec.cache.location`. `jobs`: compiler processes at once; default, one per CPU that this
-    process may use. `strict`: raise `CacheUnusableError` where the cache cannot take entries, instead of a finding.
-    Raises `OfflineMissError` for units that the cache lacks where the contract forbids compiling.
+    process may use. `strict`: raise `CacheUnusableError` where the cache cannot take entries, and the error of the first
+    graph that cannot be captured, instead of a finding. `ranks`: the processes that run each step together, all of which
+    warm up. `costs`: what graphs took before, to report planned against actual memory. Raises `OfflineMissError` for
+    units that the cache lacks where the contract forbids compiling, and `CaptureError` where ranks do not agree.
     """
-    return make_ready(spec, cache_dir=cache_dir, jobs=jobs, strict=strict, progress=progress).report
+    return make_ready(
+        spec,
+        cache_dir=cache_dir,
+        jobs=jobs,
+        strict=strict,
+        progress=progress,
+        ranks=ranks,
+        costs=costs,
+    ).report
 
 
 def make_ready(
@@ -56,14 +72,25 @@ def make_ready(
     jobs: int | None = None,
     strict: bool = False,
     progress: Progress | None = None,
+    ranks: Ranks | None = None,
+    costs: GraphCosts | None = None,
 ) -> Ready:
     """What `warmup` does, with the engine that came of it, ready to run steps."""
+    ranks = ranks or OneRank()
     told = Timeline(progress)
     clock = _Clock(told)
     program = load_program(spec)
     plan = plan_capture(spec, captures=captures_of(program))
     units = program.units()
     told.started(units, plan)
+    agree_on(
+        ranks,
+        Facts(
+            mode=spec.mode.granted.value,
+            capture_hash=spec.compute_hash(Stage.CAPTURE),
+            planned=plan.keys,
+        ).as_texts(),
+    )
     cache = open_cache(spec.cache, cache_dir)
     if strict and (problem := cache.why_not_stored()):
         raise unusable_store(problem)
@@ -83,11 +110,11 @@ def make_ready(
         cache.record(results)
     with clock.phase("weights"):
         source = program.start(artifacts)
-    manager = CaptureManager(plan, source, _backend(spec))
+    manager = CaptureManager(plan, source, _backend(spec), ranks)
     with clock.phase("warm"):
-        manager.warm(lambda key: told.graph_done("warm", key))
+        manager.warm(lambda key: told.graph_done("warm", key), strict=strict)
     with clock.phase("capture"):
-        manager.capture(lambda key: told.graph_done("capture", key))
+        manager.capture(lambda key: told.graph_done("capture", key), strict=strict)
     with clock.phase("verify"):
         verified = manager.verify()
     told.ended()
@@ -102,10 +129,13 @@ def make_ready(
             planned=len(plan.keys),
             captured=len(manager.captured),
             reachable=len(plan.reachable()),
-            fallthrough=plan.fallthrough(),
+            fallthrough=manager.plan.fallthrough(),
             memory_bytes=manager.memory_bytes,
             verified=verified,
             left_out=left_out_of(plan),
+            lost=manager.lost,
+            samples=manager.samples,
+            costs=costs or GraphCosts(),
         ),
         phases=clock.phases,
         seconds=clock.elapsed(),

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import torch
 
+from graphspec.errors import CaptureStateError, Problem
+
 Call = Callable[[], Sequence[torch.Tensor]]
 """One step on static buffers. It takes nothing, reads and writes tensors at fixed addresses, and returns its outputs."""
 
@@ -26,6 +28,10 @@ class Graph(Protocol):
         """Runs the call again on the present content of its static buffers."""
         ...
 
+    def release(self) -> None:
+        """Lets go of its memory and outputs. A replay afterwards raises `CaptureStateError`; a second release is none."""
+        ...
+
 
 class GraphBackend(Protocol):
     """Captures calls on one device."""
@@ -41,6 +47,23 @@ class GraphBackend(Protocol):
     def capture(self, call: Call) -> Graph:
         """Captures one run of the call.
 
-        Raises `CaptureIllegalError` for what no replay can repeat, and leaves no capture running on any path.
+        Raises `CaptureIllegalError` for what no replay can repeat, and `CaptureStateError` inside another capture.
+        Leaves no capture running on any path, and keeps no memory of one that failed.
         """
         ...
+
+    def give_back(self) -> None:
+        """Returns to the device what no graph uses any more. For use after graphs were released or a capture failed."""
+        ...
+
+
+def released_graph(backend: str) -> CaptureStateError:
+    """The error of a graph that is replayed after its release."""
+    return CaptureStateError(
+        Problem(
+            where=f"{backend} graph",
+            found="a replay after release",
+            wanted="a graph that is still captured",
+            hint="dispatch again: the manager names only graphs that it holds",
+        )
+    )

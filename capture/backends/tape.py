@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from graphspec.capture.backends.base import Call
+from graphspec.capture.backends.base import Call, released_graph
 from graphspec.capture.backends.dry_run import outputs_without_running
 from graphspec.capture.backends.tape_rules import HOST_READ, illegal, is_host_read, why_illegal
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
@@ -54,6 +54,7 @@ class TapeGraph:
         self._nodes = nodes
         self._slots = slots
         self._results = results
+        self._released = False
 
     @property
     def outputs(self) -> Sequence[torch.Tensor]:
@@ -69,7 +70,12 @@ class TapeGraph:
         """Number of recorded operations."""
         return len(self._nodes)
 
+    def release(self) -> None:
+        self._nodes, self._results, self._released = (), (), True
+
     def replay(self) -> Sequence[torch.Tensor]:
+        if self._released:
+            raise released_graph("tape")
         values: list[Any] = [None] * self._slots
         for node in self._nodes:
             flat = [values[a.index] if type(a) is _Slot else a for a in node.arguments]
@@ -128,6 +134,9 @@ class TapeBackend:
             return recorder.graph(outputs)
         finally:
             _active.recording = False
+
+    def give_back(self) -> None:
+        """Nothing to do: what a released tape held is freed with its tensors."""
 
 
 class _Recorder(TorchDispatchMode):

@@ -18,14 +18,21 @@ class Executor:
     """Weights, KV cache, buffers and artifacts of one replica. It is the step source that graphs are captured from.
 
     A step returns, for each of its rows: the best token id [rows], its logit [rows], and the margin to the second best
-    [rows].
+    [rows]. `debug_padding` poisons what no request owns: results of requests must not change by a bit.
     """
 
-    def __init__(self, spec: EngineSpec, weights: Weights, artifacts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        weights: Weights,
+        artifacts: Mapping[str, Any],
+        *,
+        debug_padding: bool = False,
+    ) -> None:
         self.spec = spec
         self.weights = weights
-        self.buffers = allocate_buffers(spec)
-        self.cache = allocate_cache(spec)
+        self.buffers = allocate_buffers(spec, debug_padding=debug_padding)
+        self.cache = allocate_cache(spec, debug_padding=debug_padding)
         self._input = artifacts["attention_input"]
         self._output = artifacts["attention_output"]
         self._head = artifacts["head"]
@@ -80,10 +87,10 @@ class Executor:
 
     def _layers(self, rows: int, requests: int) -> torch.Tensor:
         b, w = self.buffers, self.weights
-        positions, slots = b.positions[:rows], b.slots[:rows]
-        tables, lens = b.block_tables[:requests], b.context_lens[:requests]
-        starts = b.query_starts[: requests + 1]
-        hidden = F.embedding(b.token_ids[:rows], w.embedding)
+        positions, slots = b.positions.tensor[:rows], b.slots.tensor[:rows]
+        tables, lens = b.block_tables.tensor[:requests], b.context_lens.tensor[:requests]
+        starts = b.query_starts.tensor[: requests + 1]
+        hidden = F.embedding(b.token_ids.tensor[:rows], w.embedding)
         for layer, cache in zip(w.layers, self.cache, strict=True):
             q, k, v = self._input(hidden, positions, layer.attention_norm, layer.w_qkv)
             attended = paged_attention(q, k, v, cache, slots, tables, lens, starts)

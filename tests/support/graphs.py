@@ -61,8 +61,14 @@ class FakeGraph:
         self._call = call
         self._error = error
         self.outputs = [t.clone() for t in call()]
+        self.released = False
+
+    def release(self) -> None:
+        self.released = True
+        self.outputs = []
 
     def replay(self) -> Sequence[torch.Tensor]:
+        assert not self.released
         for static, made in zip(self.outputs, self._call(), strict=True):
             static.copy_(made + self._error)
         return self.outputs
@@ -77,7 +83,13 @@ class FakeBackend:
     def __init__(self, log: list[Any] | None = None) -> None:
         self.log = [] if log is None else log
         self.lies: dict[int, float] = {}
+        self.made: list[FakeGraph] = []
         self._captured = 0
+
+    @property
+    def held(self) -> int:
+        """Graphs that were captured and not released."""
+        return sum(not graph.released for graph in self.made)
 
     def warm(self, call: Any) -> Sequence[torch.Tensor]:
         self.log.append("warm")
@@ -87,4 +99,8 @@ class FakeBackend:
         self.log.append("capture")
         error = self.lies.get(self._captured, 0.0)
         self._captured += 1
-        return FakeGraph(call, error)
+        self.made.append(FakeGraph(call, error))
+        return self.made[-1]
+
+    def give_back(self) -> None:
+        """Where a device would return memory."""
