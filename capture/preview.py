@@ -11,6 +11,7 @@ from graphspec.capture.left_out import left_out_of
 from graphspec.capture.plan import CapturePlan, plan_capture
 from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.report import Decisions
+from graphspec.capture.sizes import Buckets
 from graphspec.fields import Stage
 from graphspec.resolve.spec import EngineSpec
 
@@ -70,8 +71,10 @@ class Preview:
         }
 
 
-def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
-    """The preview for a spec and a cache folder."""
+def preview(
+    spec: EngineSpec, *, cache_dir: str | None = None, buckets: Buckets | None = None
+) -> Preview:
+    """The preview for a spec, a cache folder, and buckets in place of the ladder's."""
     cache = open_cache(spec.cache, cache_dir)
     program = load_program(spec)
     listed = program.units()
@@ -91,5 +94,5 @@ def preview(spec: EngineSpec, *, cache_dir: str | None = None) -> Preview:
         capture_hash=spec.compute_hash(Stage.CAPTURE),
         decisions=Decisions.of(spec, listed),
         units=units,
-        plan=plan_capture(spec, captures=captures_of(program)),
+        plan=plan_capture(spec, captures=captures_of(program), buckets=buckets),
     )

@@ -20,6 +20,7 @@ from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.progress import Progress
 from graphspec.capture.ranks import OneRank, Ranks
 from graphspec.capture.report import Decisions, GraphReport, WarmupReport
+from graphspec.capture.sizes import Buckets
 from graphspec.capture.source import StepSource
 from graphspec.capture.timeline import Timeline
 from graphspec.config.device import Target
@@ -45,13 +46,15 @@ def warmup(
     progress: Progress | None = None,
     ranks: Ranks | None = None,
     costs: GraphCosts | None = None,
+    buckets: Buckets | None = None,
 ) -> WarmupReport:
     """Compiles or loads every unit, captures every reachable graph, verifies each once; returns the report.
 
     `cache_dir`: see `graphspec.cache.location`. `jobs`: compiler processes at once; default, one per CPU that this
     process may use. `strict`: raise `CacheUnusableError` where the cache cannot take entries, and the error of the first
     graph that cannot be captured, instead of a finding. `ranks`: the processes that run each step together, all of which
-    warm up. `costs`: what graphs took before, to report planned against actual memory. Raises `OfflineMissError` for
+    warm up. `costs`: what graphs took before, to report planned against actual memory. `buckets`: sizes by depth in place
+    of the ladder's, as for `plan_capture`. Raises `OfflineMissError` for
     units that the cache lacks where the contract forbids compiling, and `CaptureError` where ranks do not agree.
     """
     return make_ready(
@@ -62,6 +65,7 @@ def warmup(
         progress=progress,
         ranks=ranks,
         costs=costs,
+        buckets=buckets,
     ).report
 
 
@@ -74,13 +78,14 @@ def make_ready(
     progress: Progress | None = None,
     ranks: Ranks | None = None,
     costs: GraphCosts | None = None,
+    buckets: Buckets | None = None,
 ) -> Ready:
     """What `warmup` does, with the engine that came of it, ready to run steps."""
     ranks = ranks or OneRank()
     told = Timeline(progress)
     clock = _Clock(told)
     program = load_program(spec)
-    plan = plan_capture(spec, captures=captures_of(program))
+    plan = plan_capture(spec, captures=captures_of(program), buckets=buckets)
     units = program.units()
     told.started(units, plan)
     agree_on(

@@ -163,6 +163,13 @@ class BudgetError(GraphspecError):
     headline = "no ladder fits the limits"
 
 
+class BucketsError(GraphspecError):
+    """A file of buckets cannot be read. Carries every problem that was found."""
+
+    exit_code = 2
+    headline = "the buckets are not usable"
+
+
 class WarmupFileError(GraphspecError):
     """A file that should hold the report of a warmup does not. Carries every problem that was found."""
 

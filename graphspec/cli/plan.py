@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="JSON of an earlier warmup: what graphs took, and what ran when.",
 )
+@click.option(
+    "--output", metavar="FILE", help="Also write the buckets, for graphspec warmup --buckets."
+)
 @click.option("--html", metavar="FILE", help="Also write the plan as one HTML page.")
 @click.option(
     "--ask-program",
@@ -53,6 +56,7 @@ def plan(
     max_mib: float | None,
     max_seconds: float | None,
     report_file: str | None,
+    output: str | None,
     html: str | None,
     ask_program: bool,
     as_json: bool,
@@ -101,6 +105,10 @@ def plan(
         traffic=traffic,
         costs=costs,
     )
+    if output is not None:
+        from graphspec.capture.buckets_file import buckets_text
+
+        write_file("--output", output, buckets_text(report.plan.buckets))
     if html is not None:
         from graphspec.capture.plan_html import plan_html
 

@@ -19,6 +19,7 @@ from graphspec.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from graphspec.capture.memory_model import GraphCosts
     from graphspec.capture.progress import Progress
 
 
@@ -37,6 +38,18 @@ if TYPE_CHECKING:
     "--strict", is_flag=True, help="Fail (exit 4) when the cache folder cannot take entries."
 )
 @click.option(
+    "--buckets",
+    "buckets_file",
+    metavar="FILE",
+    help="Capture these sizes, as graphspec plan --output writes them.",
+)
+@click.option(
+    "--report",
+    "report_file",
+    metavar="FILE",
+    help="JSON of an earlier warmup: its graphs predict what these take.",
+)
+@click.option(
     "--trace", metavar="FILE", help="Also write what ran when, for chrome://tracing or Perfetto."
 )
 def warmup(
@@ -47,6 +60,8 @@ def warmup(
     jobs: int | None,
     dry_run: bool,
     strict: bool,
+    buckets_file: str | None,
+    report_file: str | None,
     trace: str | None,
 ) -> int:
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
@@ -55,10 +70,15 @@ def warmup(
     if dry_run and trace is not None:
         raise click.UsageError("--trace tells of a warmup that runs, and with --dry-run none does")
     spec = load(config, settings)
+    buckets = None
+    if buckets_file is not None:
+        from graphspec.capture.buckets_file import read_buckets
+
+        buckets = read_buckets(buckets_file)
     if dry_run:
         from graphspec.capture.preview import preview
 
-        seen = preview(spec, cache_dir=cache_dir)
+        seen = preview(spec, cache_dir=cache_dir, buckets=buckets)
         if as_json:
             print_json(seen.as_dict())
         else:
@@ -70,6 +90,7 @@ def warmup(
     from graphspec.capture.warmup import warmup as run
 
     options: dict[str, Any] = {"cache_dir": cache_dir, "jobs": jobs, "strict": strict}
+    options |= {"buckets": buckets, "costs": _costs(report_file)}
     if as_json:
         with _traced(trace, Progress()) as told:
             report = run(spec, **options, progress=told)
@@ -82,6 +103,15 @@ def warmup(
             report = run(spec, **options, progress=told)
         show_report(report)
     return FINDINGS if report.findings else FINE
+
+
+def _costs(report_file: str | None) -> "GraphCosts | None":
+    if report_file is None:
+        return None
+    from graphspec.capture.memory_model import GraphCosts
+    from graphspec.capture.warmup_file import read_warmup
+
+    return GraphCosts.from_samples(read_warmup(report_file).samples)
 
 
 @contextmanager

@@ -243,6 +243,45 @@ def test_what_cannot_be_kept_or_checked_is_refused(capsys, config, tmp_path):
         assert told in err
 
 
+def test_a_warmup_captures_the_buckets_that_a_plan_writes(capsys, config, tmp_path):
+    """What --output writes, warmup --buckets plans, here in a dry run."""
+    file = str(tmp_path / "buckets.json")
+    limited = read(capsys, config, "--max-graphs", "5", "--output", file)
+    where = ["--cache-dir", str(tmp_path / "cache"), "--buckets", file]
+    assert run(_root, ["warmup", "--config", config, *where, "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["graphs"]["planned"]
+    assert [(g["k"], g["requests"]) for g in planned] == [
+        (g["k"], g["requests"]) for g in limited["graphs"]
+    ]
+    assert len(planned) == 5
+
+
+BAD_BUCKETS = {
+    "no file": (None, ["a file that cannot be read: No such file"]),
+    "no buckets": ('{"sizes": {}}', ["graphspec plan --config"]),
+    "bad entries": (
+        '{"buckets": {\n"many": [1],\n"3": [true],\n"1": "16"}}',
+        [
+            "json:2: buckets.many",
+            "json:3: buckets.3: found [true]",
+            "json:4: buckets.1: found '16'",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BUCKETS)
+def test_what_are_no_buckets_is_told(capsys, config, tmp_path, name):
+    """Exit code 2, every problem with its line, before anything is compiled."""
+    text, told = BAD_BUCKETS[name]
+    file = tmp_path / "buckets.json"
+    if text is not None:
+        file.write_text(text)
+    assert run(_root, ["warmup", "--config", config, "--buckets", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert all(part in err for part in told), err
+
+
 class Tags(HTMLParser):
     """Checks that tags close in order; keeps attributes and text."""
 

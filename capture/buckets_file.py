@@ -1,0 +1,69 @@
+"""Buckets in a file: what ``graphspec plan --output`` writes, and ``graphspec warmup --buckets`` captures."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from graphspec.capture.sizes import Buckets
+from graphspec.errors import BucketsError, Problem, SpecError
+from graphspec.formats.json_reader import read_json
+from graphspec.text import show
+
+BUCKETS = "buckets"
+
+
+def buckets_text(buckets: Buckets) -> str:
+    """The file's content for these sizes."""
+    sizes = {str(k): list(found) for k, found in buckets.items()}
+    return json.dumps({BUCKETS: sizes}) + "\n"
+
+
+def read_buckets(path: str) -> Buckets:
+    """The sizes of each depth that the file at `path` holds: ``{"buckets": {"4": [1, 3, 8]}}``. Depths that it does not
+    name keep the ladder.
+
+    Raises `BucketsError` with every problem. Whether a schedule can use them, `plan_capture` says.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        document = read_json(text, path)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
+        raise BucketsError(_no_buckets(path, f"a file that cannot be read: {reason}")) from error
+    except SpecError as error:
+        raise BucketsError(error.problems) from error
+    listed = document.data.get(BUCKETS) if isinstance(document.data, Mapping) else None
+    if not isinstance(listed, Mapping):
+        raise BucketsError(_no_buckets(path, show(document.data)))
+    problems: list[Problem] = []
+    found: dict[int, tuple[int, ...]] = {}
+    for depth, sizes in listed.items():
+        where = f"{path}:{document.lines[BUCKETS, depth]}: {BUCKETS}.{depth}"
+        if not (depth.isascii() and depth.isdigit()):
+            problems.append(
+                Problem(where=where, found=show(depth), wanted="a number of drafts as the key")
+            )
+        if not _are_sizes(sizes):
+            problems.append(
+                Problem(where=where, found=show(sizes), wanted="a list of numbers of requests")
+            )
+        if not problems:
+            found[int(depth)] = tuple(sorted(set(sizes)))
+    if problems:
+        raise BucketsError(problems)
+    return found
+
+
+def _are_sizes(sizes: object) -> bool:
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        return False
+    return all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+
+
+def _no_buckets(path: str, found: str) -> Problem:
+    return Problem(
+        where=path,
+        found=found,
+        wanted='sizes by depth: {"buckets": {"4": [1, 2, 8]}}',
+        hint="write them with: graphspec plan --config FILE --traffic FILE --output FILE",
+    )
