@@ -253,6 +253,8 @@ def _timeline(timeline: Sequence[Span]) -> Iterator[str]:
         )
         for span in timeline
     ]
+    phases = [span for span in timeline if span.kind == "phase"]
+    yield f"<p>{escape(', '.join(f'{p.name} {p.seconds:.3g} s' for p in phases))}</p>"
     yield rows(drawn, title="What ran when", across="seconds after the warmup began")
 
 

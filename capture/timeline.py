@@ -29,8 +29,7 @@ class Timeline(Progress):
         self._lock = threading.Lock()
         self._phase: tuple[str, float] | None = None
         self._graph_began = 0.0
-        self._threads: list[int] = []
-        self._units: list[tuple[Span, UnitResult]] = []
+        self._units: list[_Unit] = []
         self._spans: list[Span] = []
 
     def spans(self) -> Sequence[Span]:
@@ -48,17 +47,8 @@ class Timeline(Progress):
         now, thread = self._now(), threading.get_ident()
         if not result.same_as:
             with self._lock:
-                if thread not in self._threads:
-                    self._threads.append(thread)
-                number = 1 + self._threads.index(thread)
-                span = Span(
-                    row=UNITS if number == 1 else f"{UNITS} {number}",
-                    kind="compile" if result.compiled else "load",
-                    name=f"{'compile' if result.compiled else 'load'} {result.name}",
-                    start=max(0.0, now - result.seconds),
-                    seconds=min(now, result.seconds),
-                )
-                self._units.append((span, result))
+                start = max(0.0, now - result.seconds)
+                self._units.append(_Unit(thread=thread, start=start, end=now, result=result))
         self._told.unit_done(result)
 
     def phase(self, name: str) -> None:
@@ -103,24 +93,38 @@ def _phase(name: str, start: float, end: float) -> Span:
     return Span(row=PHASES, kind="phase", name=name, start=start, seconds=end - start)
 
 
-def _parts(units: Sequence[tuple[Span, UnitResult]]) -> list[Span]:
+@attrs.frozen(kw_only=True)
+class _Unit:
+    """A unit that is done, and when and by which thread it was handled."""
+
+    thread: int
+    start: float
+    end: float
+    result: UnitResult
+
+
+def _parts(units: Sequence[_Unit]) -> list[Span]:
     """Units that were compiled as two spans, their trace and the rest.
 
     Traces hold one lock, and nothing else makes a thread wait between the start of a unit and its trace. So each begins
     with its unit or when the trace before it ends, whichever is later.
     """
     found, lock_is_free = [], 0.0
-    for span, result in sorted(units, key=lambda pair: pair[0].start):
-        traced = min(result.trace_seconds, span.seconds)
-        if not traced:
-            found.append(span)
-            continue
-        start = min(max(span.start, lock_is_free), span.end - traced)
-        lock_is_free = start + traced
-        found.append(
-            attrs.evolve(
-                span, kind="trace", name=f"trace {result.name}", start=start, seconds=traced
+    rows: dict[int, str] = {}
+    for unit in sorted(units, key=lambda unit: unit.start):
+        number = len(rows) + 1
+        row = rows.setdefault(unit.thread, UNITS if number == 1 else f"{UNITS} {number}")
+        start, name = unit.start, unit.result.name
+        traced = min(unit.result.trace_seconds, unit.end - unit.start)
+        if traced:
+            start = min(max(unit.start, lock_is_free), unit.end - traced)
+            lock_is_free = start + traced
+            found.append(
+                Span(row=row, kind="trace", name=f"trace {name}", start=start, seconds=traced)
             )
+            start = lock_is_free
+        kind = "compile" if unit.result.compiled else "load"
+        found.append(
+            Span(row=row, kind=kind, name=f"{kind} {name}", start=start, seconds=unit.end - start)
         )
-        found.append(attrs.evolve(span, start=lock_is_free, seconds=span.end - lock_is_free))
     return found
