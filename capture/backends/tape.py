@@ -13,7 +13,7 @@ import attrs
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from graphspec.capture.backends.base import Call, released_graph
 from graphspec.capture.backends.dry_run import outputs_without_running
@@ -32,14 +32,18 @@ class _Slot:
 
 @attrs.frozen(kw_only=True)
 class _Node:
-    """One recorded operation: flat arguments with slots, where its outputs go, and which slots end here.
+    """One recorded operation: its arguments with slots, where its outputs go, and which slots end here.
 
+    `used` has every slot among the arguments. `nested` is True where some lie in keywords or lists: a replay then walks
+    the whole structure, which takes ten times as long as looking through the positional arguments.
     `shapes` has the shapes of an opaque operation's outputs; those of torch's own follow from their inputs.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    structure: Any
+    keywords: Mapping[str, Any]
+    used: tuple[int, ...]
+    nested: bool
     outputs: tuple[int, ...]
     shapes: Sequence[torch.Size] | None = None
     releases: tuple[int, ...] = ()
@@ -77,9 +81,15 @@ class TapeGraph:
         if self._released:
             raise released_graph("tape")
         values: list[Any] = [None] * self._slots
+
+        def filled(argument: Any) -> Any:
+            return values[argument.index] if type(argument) is _Slot else argument
+
         for node in self._nodes:
-            flat = [values[a.index] if type(a) is _Slot else a for a in node.arguments]
-            args, kwargs = tree_unflatten(flat, node.structure)
+            if node.nested:
+                args, kwargs = tree_map(filled, (node.arguments, node.keywords))
+            else:
+                args, kwargs = map(filled, node.arguments), node.keywords
             made = node.function(*args, **kwargs)
             if node.outputs:
                 tensors = _tensors_of(made)
@@ -166,7 +176,9 @@ class _Recorder(TorchDispatchMode):
         if what:
             raise illegal(str(func), what)
         flat, structure = tree_flatten((tuple(args), kwargs))
-        arguments = tuple(self._argument(a) for a in flat)
+        given = [self._argument(a) for a in flat]
+        arguments, keywords = tree_unflatten(given, structure)
+        used = tuple(a.index for a in given if type(a) is _Slot)
         self.inside = True
         try:
             made = outputs_without_running(func, args, kwargs)
@@ -177,7 +189,9 @@ class _Recorder(TorchDispatchMode):
             _Node(
                 function=func,
                 arguments=arguments,
-                structure=structure,
+                keywords=keywords,
+                used=used,
+                nested=len(used) != sum(type(a) is _Slot for a in arguments),
                 outputs=tuple(self._slot(t) for t in tensors),
                 shapes=None if func.namespace == "aten" else [t.shape for t in tensors],
             )
@@ -200,8 +214,7 @@ class _Recorder(TorchDispatchMode):
         kept = {slot for _, slot in results}
         last: dict[int, int] = {}
         for at, node in enumerate(self._nodes):
-            used = [a.index for a in node.arguments if type(a) is _Slot]
-            last.update(dict.fromkeys((*used, *node.outputs), at))
+            last.update(dict.fromkeys((*node.used, *node.outputs), at))
         ends: dict[int, list[int]] = {}
         for slot, at in last.items():
             if slot not in kept:
@@ -231,6 +244,8 @@ class _HostReads(TorchFunctionMode):
 def _tensors_of(made: Any) -> Sequence[torch.Tensor]:
     if isinstance(made, torch.Tensor):
         return (made,)
+    if isinstance(made, tuple) and all(isinstance(t, torch.Tensor) for t in made):
+        return made
     return [t for t in tree_flatten(made)[0] if isinstance(t, torch.Tensor)]
 
 

@@ -39,7 +39,7 @@ class Executor:
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Buffers, cache and weights: everything that a captured step has the addresses of."""
-        return {**self.buffers.by_name(), "cache": self.cache, **self.weights.by_name()}
+        return {**self.buffers.by_name(), "cache": self.cache, **self.weights.by_name}
 
     def fill_example(self, key: CaptureKey, variant: int) -> None:
         """A step of `key` on pseudo-random tokens. For use before serving: it writes to the first blocks of the cache."""

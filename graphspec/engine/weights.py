@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import attrs
 import torch
@@ -40,8 +41,9 @@ class Weights:
     final_norm: torch.Tensor
     w_head: torch.Tensor
 
+    @cached_property
     def by_name(self) -> Mapping[str, torch.Tensor]:
-        """Every tensor, by name."""
+        """Every tensor, by name. Made once: the tensors are never replaced, and each replay asks."""
         named = {
             f"layers.{at}.{name}": getattr(layer, name)
             for at, layer in enumerate(self.layers)
