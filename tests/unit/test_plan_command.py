@@ -355,6 +355,16 @@ def test_without_measurements_the_page_has_tokens(tmp_path):
     assert "Timeline" not in page
 
 
+def test_a_page_without_graphs_says_so(tmp_path):
+    """Where nothing is captured each batch size has its pale bar, and the plot of buckets is empty."""
+    spec = plain_spec(tmp_path / "model", compilation={"cudagraph_mode": "NONE"})
+    page = plan_html(report_for(spec), "x")
+    tags, (waste, buckets) = parsed(page)
+    assert "4 of 4 batch sizes decode without a graph." in tags.text
+    assert [rect.get("class") for rect in rectangles(waste)] == ["none"] * 4
+    assert rectangles(buckets) == []
+
+
 def test_drafts_pieces_and_a_program_that_captures_all():
     """Graphs of the draft phase count in their tier, pieces in none, and nothing is left to run eagerly."""
     spec = resolved_case("eagle3")
