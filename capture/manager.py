@@ -123,9 +123,9 @@ class CaptureManager:
         if self._backend.needs_warmup:
             try:
                 self._lost = self._attempt({}, self._warm_one, listener, strict)
-            except BaseException:
+            finally:
+                # What the warm runs left in the allocator's cache is nothing that a graph's own pool could use.
                 self._backend.give_back()
-                raise
         self._state = State.WARMED
 
     def capture(self, listener: CaptureListener = _nobody, *, strict: bool = False) -> None:

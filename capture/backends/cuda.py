@@ -16,9 +16,14 @@ class CudaGraph:
     """A captured CUDA graph with its outputs, which live in the shared pool."""
 
     def __init__(
-        self, graph: torch.cuda.CUDAGraph, outputs: Sequence[torch.Tensor], memory_bytes: int
+        self,
+        graph: torch.cuda.CUDAGraph,
+        outputs: Sequence[torch.Tensor],
+        memory_bytes: int,
+        device: int,
     ) -> None:
         self._graph = graph
+        self._device = device
         self._outputs = outputs
         self._memory_bytes = memory_bytes
         self._released = False
@@ -41,7 +46,7 @@ class CudaGraph:
             self._released = True
             self._outputs, self._memory_bytes = (), 0
             # A replay of it may still be running, and reset does not wait.
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             self._graph.reset()
 
     def replay(self) -> Sequence[torch.Tensor]:
@@ -150,7 +155,7 @@ class CudaBackend:
         torch.cuda.synchronize(self._device)
         # What all processes on the device took: only so does the driver's own memory for a graph show.
         free_after, _ = torch.cuda.mem_get_info(self._device)
-        return CudaGraph(graph, outputs, max(0, free_before - free_after))
+        return CudaGraph(graph, outputs, max(0, free_before - free_after), self._device)
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture that failed, so that the stream does not stay in capture mode, and lets go of its memory."""

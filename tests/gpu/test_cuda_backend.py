@@ -1,11 +1,17 @@
 """CUDA graphs keep the promises of the tape: the same toy steps, on a device."""
 
 import contextlib
+import gc
+import random
+import threading
+from functools import partial
 
 import pytest
 import torch
 
 from graphspec.capture.manager import CaptureManager, State
+from graphspec.capture.memory_model import GraphCosts, GraphSample, compare
+from graphspec.capture.survivors import CaptureFailure, after_failure
 from graphspec.errors import CaptureError, CaptureIllegalError, CaptureStateError
 from support.graphs import PLAN, Steps, key
 
@@ -149,8 +155,6 @@ def test_memory_of_outputs_is_reported(backend):
 
 def test_another_thread_may_use_the_device_meanwhile(backend):
     """A logger or a scheduler that touches the device during a capture does not invalidate it."""
-    import threading
-
     x, problems = torch.ones(4, device="cuda"), []
 
     def elsewhere():
@@ -188,16 +192,229 @@ def test_manager_end_to_end(backend, steps):
     assert manager.state is State.STALE
 
 
+OUT_OF_MEMORY = "out of memory"
+FAILURES = [OUT_OF_MEMORY, ValueError("a unit failed"), KeyboardInterrupt()]
+
+
+class FailingSteps(Steps):
+    """Fails in the middle of the step of `fail_at`: by an error, or by asking for more than any device has."""
+
+    def step(self, key):
+        if key == self.fail_at:
+            made = self.x + 1
+            if self.fail is OUT_OF_MEMORY:
+                return [torch.empty(1 << 48, dtype=torch.uint8, device="cuda"), made]
+            raise self.fail
+        return super().step(key)
+
+
+def reserved():
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
 @pytest.mark.parametrize("at", range(len(PLAN.keys)))
-def test_a_failed_capture_leaves_the_manager_usable(backend, steps, at):
-    """Whichever graph fails, nothing stays captured and a second capture works."""
+def test_the_survivors_of_a_failed_capture_serve(backend, at, failure):
+    """At each n and in each way: what the policy keeps is captured and replays, or nothing is after an interrupt."""
+    steps = FailingSteps(device="cuda")
     manager = CaptureManager(PLAN, steps, backend)
     manager.warm()
-    steps.fail_at = PLAN.keys[at]
-    with contextlib.suppress(RuntimeError):
+    steps.fail_at, steps.fail = PLAN.keys[at], failure
+    with contextlib.suppress(KeyboardInterrupt):
         manager.capture()
-    assert (manager.state, manager.captured) == (State.WARMED, frozenset())
     assert not torch.cuda.is_current_stream_capturing()
-    steps.fail_at = None
-    manager.capture()
+    if isinstance(failure, KeyboardInterrupt):
+        assert (manager.state, manager.captured) == (State.WARMED, frozenset())
+        steps.fail_at = None
+        manager.capture()
+        assert manager.captured == frozenset(PLAN.keys)
+    else:
+        kind = CaptureFailure.OUT_OF_MEMORY if failure is OUT_OF_MEMORY else CaptureFailure.ERROR
+        verdict = after_failure(PLAN.keys, PLAN.keys[:at], {}, PLAN.keys[at], kind)
+        assert manager.captured == {*verdict.keep, *verdict.attempt}
+        assert {g.key: g.loss for g in manager.lost} == verdict.lost
+        steps.fail_at = None
     assert all(v.agrees for v in manager.verify())
+    manager.seal()
+    assert all(v.agrees for v in manager.recapture())
+    assert manager.captured == frozenset(PLAN.keys)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+def test_a_capture_that_fails_keeps_no_memory(backend, failure):
+    """However often, what the allocator holds does not grow: neither the pool nor what the step had made leaks."""
+    steps = FailingSteps(device="cuda")
+    steps.x = torch.zeros(MEBIBYTE, steps.x.shape[1], device="cuda")
+    steps.fail_at, steps.fail = key(2, 1), failure
+
+    def failed():
+        with contextlib.suppress(BaseException):
+            backend.capture(lambda: steps.step(key(2, 1)))
+        backend.give_back()
+        return reserved()
+
+    first = failed()
+    assert [failed() for _ in range(4)] == [first] * 4
+    assert works(backend)
+
+
+def test_released_graphs_give_their_pool_back(backend):
+    """After the last graph is gone its memory is the device's again, and the next capture opens a new pool."""
+    x = torch.ones(16 * MEBIBYTE, device="cuda")
+    before = reserved()
+    for _ in range(3):
+        graphs = [captured(backend, lambda: [(x * 2).sum(), x + 1]) for _ in range(2)]
+        assert backend.pool_bytes >= 128 * MEBIBYTE
+        assert graphs[0].replay()[1][0] == 2
+        for graph in graphs:
+            graph.release()
+            graph.release()
+            assert graph.memory_bytes == 0
+        backend.give_back()
+        assert reserved() <= before + 32 * MEBIBYTE
+        with pytest.raises(CaptureStateError, match="a replay after release"):
+            graphs[0].replay()
+
+
+def test_a_released_graph_leaves_the_others_whole(backend, steps):
+    """Graphs of the same pool go on when one of them is gone, and a new one joins them."""
+    graphs = {k: captured(backend, lambda k=k: steps.step(k)) for k in PLAN.keys}
+    graphs.pop(PLAN.keys[0]).release()
+    backend.give_back()
+    graphs[PLAN.keys[0]] = captured(backend, lambda: steps.step(PLAN.keys[0]))
+    for which in (*PLAN.keys, *reversed(PLAN.keys)):
+        steps.x.normal_()
+        same(graphs[which].replay(), steps.expected(which))
+
+
+def test_random_numbers_go_on_from_replay_to_replay():
+    """The device's own generator, and one that was registered: no two replays draw the same."""
+    from graphspec.capture.backends.cuda import CudaBackend
+
+    generator = torch.Generator(device="cuda").manual_seed(7)
+    backend = CudaBackend(generators=[generator])
+    x = torch.zeros(256, device="cuda")
+
+    def step():
+        return [
+            x + torch.rand(256, device="cuda"),
+            torch.rand(256, device="cuda", generator=generator),
+        ]
+
+    graph = captured(backend, step)
+    first = [t.clone() for t in graph.replay()]
+    for again, before in zip(graph.replay(), first, strict=True):
+        assert not torch.equal(again, before)
+
+
+def test_a_generator_that_is_not_registered_ends_the_capture(backend):
+    """It would draw the same numbers for ever; the next capture works."""
+    generator = torch.Generator(device="cuda")
+    with pytest.raises((RuntimeError, CaptureIllegalError)):
+        backend.capture(lambda: [torch.rand(8, device="cuda", generator=generator)])
+    assert works(backend)
+
+
+def test_a_capture_in_another_thread_is_refused(backend, steps):
+    """Two captures would share the pool, which the allocator does not allow."""
+    problems = []
+
+    def elsewhere():
+        try:
+            backend.capture(lambda: [steps.x + 1])
+        except CaptureStateError as error:
+            problems.append(error)
+
+    def step():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return [steps.x * 2]
+
+    captured(backend, lambda: [steps.x * 2])
+    backend.capture(step)
+    assert len(problems) == 1
+    assert works(backend)
+
+
+def test_global_error_mode_finds_another_thread(steps):
+    """In the mode `global`, what another thread does to the device ends the capture, or is refused there."""
+    from graphspec.capture.backends.cuda import CudaBackend
+
+    backend, problems = CudaBackend(capture_error_mode="global"), []
+
+    def elsewhere():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            problems.append(error)
+
+    def step():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return [steps.x + 1]
+
+    try:
+        backend.capture(step)
+    except CaptureIllegalError as error:
+        problems.append(error)
+    assert problems
+    assert works(backend)
+
+
+def test_moved_buffers_are_captured_anew(backend, steps):
+    """From stale back to sealed, at the new addresses."""
+    manager = CaptureManager(PLAN, steps, backend)
+    manager.warm()
+    manager.capture()
+    manager.seal()
+    steps.x, steps.w = steps.x.clone(), steps.w * 2
+    with pytest.raises(CaptureError, match="static buffer w"):
+        manager.replay(key(2, 1))
+    assert all(v.agrees for v in manager.recapture())
+    for which in PLAN.keys:
+        steps.x.normal_()
+        same(manager.replay(which), steps.expected(which))
+
+
+def test_a_thousand_replays_in_any_order_equal_eager(backend, steps):
+    """Also after other graphs ran, with content that changes each time, and NaN behind the rows of the graph."""
+    manager = CaptureManager(PLAN, steps, backend)
+    manager.warm()
+    manager.capture()
+    manager.seal()
+    choice = random.Random(6)
+    for _ in range(1000):
+        which = choice.choice(PLAN.keys)
+        steps.x.fill_(float("nan"))
+        steps.x[: which.tokens].normal_()
+        same(manager.replay(which), steps.expected(which))
+
+
+def test_what_graphs_took_predicts_what_they_take(backend):
+    """Samples of one capture, fitted, hold for the next: planned against actual within the stated band or a page."""
+    x = torch.ones(64, MEBIBYTE, device="cuda")
+
+    def graph_of(rows):
+        call = partial(lambda n: [(x[:n] * 2).sum(dim=1), x[:n] + 1], rows)
+        backend.warm(call)
+        return backend.capture(call)
+
+    def samples():
+        graphs = [graph_of(rows) for rows in (64, 48, 32, 24, 16, 8)]
+        found = [
+            GraphSample(tokens=rows, mib=g.memory_bytes / MEBIBYTE, seconds=0.1, opens_pool=not at)
+            for at, (rows, g) in enumerate(zip((64, 48, 32, 24, 16, 8), graphs, strict=True))
+        ]
+        for g in graphs:
+            g.release()
+        backend.give_back()
+        return found
+
+    told = compare(GraphCosts.from_samples(samples()), samples())
+    assert told.planned is not None
+    assert abs(told.actual_mib - told.planned.amount) <= (told.planned.error or 0) + 64, str(told)
