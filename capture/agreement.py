@@ -3,10 +3,12 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import attrs
 
+from graphspec.capture.attempts import one_line
 from graphspec.capture.dispatch import Step
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.ranks import Ranks
@@ -64,19 +66,23 @@ def agree_on_captured(
 ) -> Agreement:
     """The graphs that every rank kept. All ranks come to the same, or all raise.
 
-    Raises `CaptureError` where a rank has another plan, or said with `give_up` that it cannot go on, naming it.
+    Raises `CaptureError` where a rank has another plan, or said by `others_told` that it cannot go on, naming it.
     """
     place = {key: at for at, key in enumerate(planned)}
     return _agreement(ranks, planned, {"kept": sorted(place[key] for key in kept)})
 
 
-def give_up(ranks: Ranks, planned: Sequence[CaptureKey], reason: str) -> None:
-    """In the place of `agree_on_captured`, by a rank that captured nothing and stops: the others raise, and wait for
-    nobody. Where the others cannot be reached, this rank has nothing more to say."""
+@contextmanager
+def others_told(ranks: Ranks, planned: Sequence[CaptureKey]) -> Iterator[None]:
+    """For what a rank does on its own before `agree_on_captured`: where that raises, the others are told why in its
+    place, so that they raise too and do not wait for this rank. An interrupt tells nobody: it wants no more waiting."""
     try:
-        _agreement(ranks, planned, {"failed": reason})
-    except Exception:
-        return
+        yield
+    except Exception as error:
+        # That the others are told is an error of its own, here too; and who cannot be reached cannot be told.
+        with suppress(Exception):
+            _agreement(ranks, planned, {"failed": one_line(error)})
+        raise
 
 
 def _agreement(

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 
 from graphspec.capture.addresses import Addresses
-from graphspec.capture.agreement import agree_on_captured, give_up
-from graphspec.capture.attempts import CaptureListener, LostGraph, attempt_each, one_line
+from graphspec.capture.agreement import agree_on_captured, others_told
+from graphspec.capture.attempts import CaptureListener, LostGraph, attempt_each
 from graphspec.capture.backends.base import Graph, GraphBackend
 from graphspec.capture.dispatch import Dispatch, Fallthrough, Step, dispatch
 from graphspec.capture.garbage import frozen_garbage
@@ -122,7 +122,8 @@ class CaptureManager:
         self._require("warm", State.PLANNED)
         if self._backend.needs_warmup:
             try:
-                self._lost = self._attempt({}, self._warm_one, listener, strict)
+                with others_told(self._ranks, self._asked.keys):
+                    self._lost = self._attempt({}, self._warm_one, listener, strict)
             finally:
                 # What the warm runs left in the allocator's cache is nothing that a graph's own pool could use.
                 self._backend.give_back()
@@ -136,11 +137,8 @@ class CaptureManager:
         self._require("capture", State.WARMED)
         keys, lost_before = self._asked.keys, self._lost
         try:
-            try:
+            with others_told(self._ranks, keys):
                 self._capture_here(listener, strict)
-            except Exception as error:
-                give_up(self._ranks, keys, one_line(error))
-                raise
             agreed = agree_on_captured(self._ranks, keys, tuple(self._graphs))
         except BaseException:
             self._lost = lost_before

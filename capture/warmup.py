@@ -9,7 +9,7 @@ import attrs
 
 from graphspec.cache.load import load_or_compile, unusable_store
 from graphspec.cache.opened import open_cache
-from graphspec.capture.agreement import Facts, agree_on
+from graphspec.capture.agreement import Facts, agree_on, others_told
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
 from graphspec.capture.left_out import left_out_of
@@ -96,25 +96,26 @@ def make_ready(
             planned=plan.keys,
         ).as_texts(),
     )
-    cache = open_cache(spec.cache, cache_dir)
-    if strict and (problem := cache.why_not_stored()):
-        raise unusable_store(problem)
-    with clock.phase("units"):
-        artifacts, results = load_or_compile(
-            units,
-            spec,
-            cache.store,
-            cache.locks,
-            jobs=jobs or _usable_cpus(),
-            strict=strict,
-            single_threaded=spec.device.target is Target.CUDA,
-            listener=told.unit_done,
-            lock_wait_seconds=spec.cache.lock_wait_seconds,
-            offline=cache.offline,
-        )
-        cache.record(results)
-    with clock.phase("weights"):
-        source = program.start(artifacts)
+    with others_told(ranks, plan.keys):
+        cache = open_cache(spec.cache, cache_dir)
+        if strict and (problem := cache.why_not_stored()):
+            raise unusable_store(problem)
+        with clock.phase("units"):
+            artifacts, results = load_or_compile(
+                units,
+                spec,
+                cache.store,
+                cache.locks,
+                jobs=jobs or _usable_cpus(),
+                strict=strict,
+                single_threaded=spec.device.target is Target.CUDA,
+                listener=told.unit_done,
+                lock_wait_seconds=spec.cache.lock_wait_seconds,
+                offline=cache.offline,
+            )
+            cache.record(results)
+        with clock.phase("weights"):
+            source = program.start(artifacts)
     manager = CaptureManager(plan, source, _backend(spec), ranks)
     with clock.phase("warm"):
         manager.warm(lambda key: told.graph_done("warm", key), strict=strict)

@@ -22,7 +22,7 @@ from graphspec.capture.plan import CapturePlan
 from graphspec.capture.ranks import Ranks, TorchRanks
 from graphspec.config.schedule import KSchedule
 from graphspec.errors import CaptureError
-from support.graphs import Steps
+from support.graphs import FakeBackend, Steps
 
 PLAN = CapturePlan(
     schedule=KSchedule(dense=(0, 3, 3, 3, 3, 1, 1, 1, 1)), buckets={3: (1, 2, 4), 1: (6, 8)}
@@ -96,6 +96,19 @@ def failing(ranks: Ranks) -> Any:
     return {**described(manager), "error": error, "state": manager.state.value}
 
 
+def unwarmed(ranks: Ranks) -> Any:
+    """The last rank fails while it warms, strictly, and never comes to capture."""
+    steps = SmallSteps(4 if ranks.rank == ranks.size - 1 else 16)
+    manager = CaptureManager(PLAN, steps, FakeBackend(), ranks)
+    error = ""
+    try:
+        manager.warm(strict=True)
+        manager.capture(strict=True)
+    except (torch.OutOfMemoryError, CaptureError) as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    return {**described(manager), "error": error, "state": manager.state.value}
+
+
 def differing(ranks: Ranks) -> Any:
     """Rank 1 was started with another config."""
     odd = ranks.rank == 1
@@ -119,7 +132,7 @@ def gathering(ranks: Ranks) -> Any:
     ]
 
 
-CASES = {case.__name__: case for case in (lacking, failing, differing, gathering)}
+CASES = {case.__name__: case for case in (lacking, failing, unwarmed, differing, gathering)}
 
 
 def as_rank(rank: int, size: int, folder: Path) -> None:

@@ -75,6 +75,17 @@ def test_a_rank_that_cannot_go_on_is_named_on_the_others(answers, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_a_rank_that_never_comes_to_capture_is_named_too(answers, size):
+    """It failed while it warmed: the others, who wait for what it captured, hear of that."""
+    *others, broken = of(answers, size, "unwarmed")
+    assert (broken["state"], broken["captured"]) == ("planned", [])
+    assert broken["error"].startswith("OutOfMemoryError")
+    for rank in others:
+        assert (rank["state"], rank["captured"]) == ("warmed", [])
+        assert f"rank {size - 1}: found a failure: OutOfMemoryError" in rank["error"]
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_what_differs_before_capture_is_named_with_the_ranks(answers, size):
     """Mode, plan and hash of rank 1 differ: all ranks raise the same, with the first line that differs."""
     first, *others = of(answers, size, "differing")
