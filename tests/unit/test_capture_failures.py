@@ -15,10 +15,12 @@ from graphspec.capture.left_out import left_out_of
 from graphspec.capture.manager import CaptureManager, State
 from graphspec.capture.memory_model import GraphCosts, GraphSample
 from graphspec.capture.plan import CapturePlan
-from graphspec.capture.report import GraphReport
+from graphspec.capture.report import Decisions, GraphReport, WarmupReport
 from graphspec.capture.survivors import CaptureFailure, Loss, after_failure
+from graphspec.config.compilation import CudagraphMode
 from graphspec.config.schedule import KSchedule
 from graphspec.errors import CaptureIllegalError, Problem
+from graphspec.resolve.decision import ModeDecision
 from support.graphs import FakeBackend, Steps, key
 
 PLAN = CapturePlan(
@@ -322,3 +324,19 @@ def test_a_listener_that_fails_is_no_failure_of_a_graph():
     with suppress(torch.OutOfMemoryError):
         manager.capture(listener)
     assert (manager.captured, manager.lost, manager.plan) == (frozenset(), [], PLAN)
+
+
+def test_lost_graphs_are_findings_of_a_warmup():
+    """An operator reads them once for each reason, and no sentence calls them a bug of the plan."""
+    mode = CudagraphMode.FULL
+    report = WarmupReport(
+        spec_hash="",
+        capture_hash="",
+        decisions=Decisions(mode=ModeDecision(asked=mode, granted=mode)),
+        units=[],
+        graphs=report_of(failed_manager()),
+        phases={},
+        seconds=0.0,
+    )
+    assert list(report.findings) == sentences(report.graphs.lost)
+    assert report.as_dict()["graphs"]["lost"] == report.graphs.as_dict()["lost"]
