@@ -24,15 +24,16 @@ from support.plans import spec_for
 TABLE = [(1, 2, 3), (3, 5, 1), (6, 7, 2), (8, 9, 0)]
 """Depth goes up and down with the batch size, and is 0 for the largest."""
 STEPS = 1000
-NEAR = 2e-4
-"""How far logits of the same rows may lie apart in batches of other shapes: sums are in another order."""
+NEAR, NEAR_ON_THE_EXAMPLE = 2e-4, 5e-3
+"""How far results of the same rows may lie apart in batches of other shapes, whose sums are in another order: over two
+layers, and over thirty on cached keys and values that no text would give."""
 
 
 class Engine:
     """A sealed engine with poisoned padding, and requests of random tokens in blocks of their own."""
 
-    def __init__(self, spec, artifacts, seed=0):
-        self.spec = spec
+    def __init__(self, spec, artifacts, near, seed=0):
+        self.spec, self.near = spec, near
         weights = load_weights(spec.model, spec.device)
         self.executor = Executor(spec, weights, artifacts, debug_padding=True)
         self.manager = CaptureManager(plan_capture(spec), self.executor, TapeBackend())
@@ -70,12 +71,16 @@ class Engine:
 
     def check(self, key, requests, *, bitwise):
         """The replay equals the batch run alone and unpadded; and, to the bit, the padded step run eagerly."""
+        near = self.near
         real = [
             at * (1 + key.k) + row for at, r in enumerate(requests) for row in range(len(r.tokens))
         ]
         alone = [t.clone() for t in self.executor.run(requests, real)]
         served = self.executor.cache[:, :, SCRATCH_BLOCK + 1 :]
         kept = served.clone() if bitwise else served
+        written = torch.zeros(served.shape[2:4], dtype=torch.bool)
+        for slot in self.executor.buffers.slots.tensor[: len(real)].tolist() if bitwise else ():
+            written.view(-1)[slot - written.shape[1]] = True
         if bitwise:
             self.write(key, requests)
             with torch.no_grad():
@@ -84,14 +89,16 @@ class Engine:
         replayed = [t[real] for t in self.manager.replay(key)]
         if bitwise:
             assert all(torch.equal(a, b) for a, b in zip(eager, replayed, strict=True))
-            # No padding row wrote where a request reads.
-            assert torch.allclose(served, kept, rtol=NEAR, atol=NEAR)
+            # No padding row wrote where a request reads: all but the new tokens' places is as it was.
+            assert torch.equal(served[:, :, ~written], kept[:, :, ~written])
+            assert torch.allclose(served[:, :, written], kept[:, :, written], rtol=near, atol=near)
         ids, values, margins = alone
-        assert torch.allclose(replayed[1], values, rtol=NEAR, atol=NEAR)
-        assert torch.allclose(replayed[2], margins, rtol=NEAR, atol=NEAR)
-        clear = margins > 2 * NEAR
+        assert torch.allclose(replayed[1], values, rtol=near, atol=near)
+        assert torch.allclose(replayed[2], margins, rtol=near, atol=2 * near)
+        clear = margins > 4 * near
         assert torch.equal(replayed[0][clear], ids[clear])
-        assert clear.float().mean() > 0.5
+        # Enough of them are no near ties for this to say something.
+        assert len(real) < 10 or clear.float().mean() > 0.5
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +114,7 @@ def tiny(tiny_checkpoint):
 
     spec = spec_for(make, TABLE, k=3, max_num_seqs=9)
     units = program(spec).units()
-    return Engine(spec, {u.name: _as_artifact(u.build(spec)) for u in units})
+    return Engine(spec, {u.name: _as_artifact(u.build(spec)) for u in units}, NEAR)
 
 
 def _as_artifact(call):
@@ -166,7 +173,8 @@ def test_poison_in_rows_that_a_step_reads_is_noticed(tiny):
 @pytest.mark.deep
 def test_the_example_replays_as_it_runs_eagerly(shared_cache):
     """The same on the real model with compiled units."""
-    spec = load("examples/smollm2-ngram.yaml")
+    # Contexts of 64 tokens: the content of a thousand blocks is compared after each replay.
+    spec = load("examples/smollm2-ngram.yaml", ["model.max_model_len=64", "kv_cache.num_blocks=65"])
     ready = make_ready(spec, cache_dir=str(shared_cache))
     source = ready.source
     artifacts = {
@@ -174,6 +182,6 @@ def test_the_example_replays_as_it_runs_eagerly(shared_cache):
         "attention_output": source._output,
         "head": source._head,
     }
-    engine = Engine(spec, artifacts)
+    engine = Engine(spec, artifacts, NEAR_ON_THE_EXAMPLE)
     check_each_graph(engine)
     check_walk(engine, STEPS)
