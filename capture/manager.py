@@ -226,14 +226,25 @@ class CaptureManager:
         """Runs a captured step on the present content of the static buffers.
 
         Raises `CaptureError` when a static buffer has moved since capture, naming it: the graph would write to the old
-        place. The manager is stale from then on: each replay is refused until `recapture`.
+        place. The manager is stale from then on: each replay is refused until `recapture`. Also for a key that is not
+        captured.
         """
         if self._state is not State.SEALED:
             self._require("replay", State.SEALED)
         addresses = self._addresses
         if addresses is None or not addresses.hold(self._source.static_tensors()):
             raise self._found_stale()
-        return self._graphs[key].replay()
+        graph = self._graphs.get(key)
+        if graph is None:
+            raise CaptureError(
+                Problem(
+                    where=str(key),
+                    found="no captured graph of this key",
+                    wanted=f"one of the {len(self._graphs)} that are captured",
+                    hint="replay the key that dispatch gives, and run the step eagerly where it gives none",
+                )
+            )
+        return graph.replay()
 
     def _attempt(
         self,

@@ -421,3 +421,11 @@ def test_a_capture_inside_a_capture_is_raised():
     with pytest.raises(CaptureStateError, match="a capture inside a capture"):
         manager.capture()
     assert (manager.state, manager.captured) == (State.WARMED, frozenset())
+
+
+def test_a_key_that_is_not_captured_is_no_replay():
+    """The error names the key; the manager stays sealed."""
+    manager = manager_in(State.SEALED)
+    with pytest.raises(CaptureError, match=r"k=2 requests=3: found no captured graph"):
+        manager.replay(key(2, 3))
+    manager.replay(key(2, 1))
