@@ -220,11 +220,12 @@ def _age(file: StoredFile, now: float) -> float:
 
 
 def _order(file: StoredFile, caps: Caps, now: float) -> tuple[int, float, float, str]:
+    used = min(file.last_used, now)
     if file.quarantined:
-        return 0, file.last_used, 0.0, file.path
+        return 0, used, 0.0, file.path
     if is_young(file, caps, now):
-        return 2, min(file.last_used, now), 0.0, file.path
-    return 1, worth(file, now), file.last_used, file.path
+        return 2, used, 0.0, file.path
+    return 1, worth(file, now), used, file.path
 
 
 def _with_worth(

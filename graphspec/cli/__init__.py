@@ -1,6 +1,7 @@
 """The command line: one module per command, imported when the command is called."""
 
 import importlib
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -122,4 +123,10 @@ def main(arguments: list[str] | None = None) -> Any:
     """Runs the command line; errors of ours become text and an exit code."""
     from graphspec.cli.common import run
 
-    sys.exit(run(_root, sys.argv[1:] if arguments is None else arguments))
+    # Commands print findings. Without a handler Python would print the events behind them as well, one for each unit.
+    logger, silent = logging.getLogger("graphspec"), logging.NullHandler()
+    logger.addHandler(silent)
+    try:
+        sys.exit(run(_root, sys.argv[1:] if arguments is None else arguments))
+    finally:
+        logger.removeHandler(silent)

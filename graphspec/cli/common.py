@@ -1,7 +1,6 @@
 """What all commands share: options, JSON output, and errors as text or JSON with an exit code."""
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from graphspec.errors import EnvironmentProblem, GraphspecError, Problem
 F = TypeVar("F", bound=Callable[..., Any])
 
 FINE, FINDINGS = 0, 1
-_SILENT = logging.NullHandler()
 
 
 def config_option(function: F) -> F:
@@ -79,8 +77,6 @@ def write_file(option: str, path: str, text: str) -> None:
 
 def run(command: click.Command, arguments: list[str]) -> int:
     """Runs a command and returns its exit code. Errors of ours and of usage are printed, never raised."""
-    # Commands print findings. Without a handler Python would print the events behind them as well, one for each unit.
-    logging.getLogger("graphspec").addHandler(_SILENT)
     try:
         result = command.main(args=arguments, prog_name="graphspec", standalone_mode=False)
     except click.exceptions.Exit as done:

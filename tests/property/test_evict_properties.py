@@ -5,7 +5,7 @@ import os
 import tempfile
 
 import attrs
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphspec.cache.folder.bounded import BoundedStore, packed_bytes
@@ -101,6 +101,15 @@ def test_the_order_in_which_files_are_found_does_not_matter(found, caps, room, s
 
 
 @given(FOLDERS, LIMITS, ROOM, SPARE)
+@example(
+    [
+        StoredFile(path="file 0", bytes=0, last_used=NOW + 1.0),
+        StoredFile(path="file 1", bytes=0, last_used=NOW),
+    ],
+    Caps(max_bytes=0, max_entries=0, grace_seconds=0.0),
+    Total(bytes=0, files=0),
+    0.0,
+)
 def test_a_time_in_the_future_counts_as_now(found, caps, room, spare):
     """Clocks of other hosts may be ahead: the plan is that of files that were used now."""
     present = [attrs.evolve(f, last_used=min(f.last_used, NOW)) for f in found]

@@ -89,13 +89,11 @@ class _Compiler:
 def _stand_in(compile: Callable[[CompileUnit], bytes]) -> None:
     load.keyed_units = lambda units, spec: [Keyed(unit=u, key=key_of(u.name)) for u in units]
     load._Run._compiler = lambda run: _Compiler(compile)
-    for name, function in (
-        ("trace", lambda unit, spec, device: SimpleNamespace(outputs=(), reads=(), seconds=0.0)),
-        ("load_artifact", lambda entry, **options: bytes(entry.payload)),
-    ):
-        module = ModuleType(name)
-        setattr(module, name, function)
-        sys.modules[f"graphspec.cache.{name.removeprefix('load_')}"] = module
+    trace = ModuleType("graphspec.cache.compiling.trace")
+    trace.trace = lambda unit, spec, device: SimpleNamespace(outputs=(), reads=(), seconds=0.0)
+    artifact = ModuleType("graphspec.cache.loading.artifact")
+    artifact.load_artifact = lambda entry, **options: bytes(entry.payload)
+    sys.modules.update({module.__name__: module for module in (trace, artifact)})
 
 
 def _start(root: str, rounds: int, meeting: _Meeting) -> Sequence[Mapping[str, Any]]:

@@ -70,11 +70,17 @@ print(stored.written, stored.reason)
 """
 
 
+def above(top):
+    """The folders above that are not open to all anyway, such as the temporary folder is."""
+    return [
+        p for p in top.parents if p.stat().st_uid == os.getuid() and not p.stat().st_mode & 0o001
+    ]
+
+
 def open_to_readers(top):
     """The folder, what is in it, and pytest's own folders above it, which are closed to others."""
-    for folder in (*list(top.parents)[:3], top, *top.rglob("*")):
-        if folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | (0o055 if folder.is_dir() else 0o044))
+    for folder in (*above(top), top, *top.rglob("*")):
+        folder.chmod(folder.stat().st_mode | (0o055 if folder.is_dir() else 0o044))
 
 
 @needs_root
@@ -95,10 +101,8 @@ def test_B42_in_a_folder_that_is_shared_on_purpose_the_second_user_has_hits(tmp_
 def test_B42_in_a_folder_that_is_closed_the_second_user_is_told_why(tmp_path):
     """A's folder is closed to B, as it is by default: no exception, and reasons that name the folder."""
     assert DiskStore(str(tmp_path / "cache")).put(entry_of("a")).written
-    for folder in list(tmp_path.parents)[:2]:
-        if folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    tmp_path.chmod(0o755)
+    for folder in (*above(tmp_path), tmp_path):
+        folder.chmod(folder.stat().st_mode | 0o055)
     printed = run_python(AS_B.replace("ROOT", repr(str(tmp_path / "cache"))))
     _, hit, miss, put = printed.splitlines()
     for line in (hit, miss):
