@@ -26,7 +26,7 @@ test: lint
 	@mkdir -p build
 	@$(MAKE) types contracts soak >build/beside.log 2>&1 & beside=$$!; \
 	  $(MAKE) unit; status=$$?; \
-	  wait $$beside || status=1; cat build/beside.log; exit $$status
+	  wait $$beside || { status=1; cat build/beside.log; }; tail -n 2 build/beside.log; exit $$status
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
