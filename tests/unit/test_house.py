@@ -17,9 +17,9 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(graphspec.__path__[:1], "graphspec.")
     if not m.name.endswith("__main__")
 ) + [
-    f"graphspec.{folder}.{path.stem}"
+    ".".join(("graphspec", *path.relative_to(ROOT).with_suffix("").parts))
     for folder in ("cache", "capture", "kernels")
-    for path in sorted((ROOT / folder).glob("*.py"))
+    for path in sorted((ROOT / folder).rglob("*.py"))
     if not path.stem.startswith("_")
 ]
 
