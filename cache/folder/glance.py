@@ -85,7 +85,8 @@ def _quick(header: bytes) -> Mapping[str, Any]:
     members = _members(header, (b"d", top.end(), len(header)), b"metadata")
     # Members are sorted by their encoding, which begins with the length of the name: device is the last one wanted.
     members = _members(header, members.get(b"metadata"), b"device")
-    inside = _members(header, members.get(b"provenance"), b"torch")
+    origin = members.get(b"provenance")
+    inside = _members(header, origin, b"torch") if origin is not None else {}
     facts = {}
     for name, place in (*inside.items(), *members.items()):
         read = _PLAIN.get(place[0])

@@ -78,6 +78,15 @@ def test_what_a_put_writes_is_not_decoded(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("absent", ["unit", "device", "compile_seconds", "provenance"])
+def test_what_a_header_does_not_say_is_not_sought_by_decoding_it(absent, monkeypatch):
+    """An entry may be stored without any of the facts, by a user's own Compiler for instance."""
+    said = {**METADATA, "provenance": {"compiler": "g++"}}
+    data = pack(attrs.evolve(entry_of("a"), metadata={n: v for n, v in said.items() if n != absent}))
+    monkeypatch.setattr(module, "decode", None)
+    assert glanced(data).torch is None
+
+
 def test_a_long_header_is_read_to_its_end():
     """Keys with many fields are longer than what is read at once."""
     metadata = {**METADATA, "a": "x" * 40_000}
