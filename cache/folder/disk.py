@@ -67,7 +67,8 @@ class DiskStore:
 
     def path_of(self, key: EntryKey) -> str:
         """Where the entry of `key` is or would be."""
-        return os.path.join(self.root, "entries", key.digest[:2], key.digest + _SUFFIX)
+        digest = key.digest
+        return f"{self.root}/entries/{digest[:2]}/{digest}{_SUFFIX}"
 
     def get(self, key: EntryKey) -> Lookup:
         """What is stored under `key`. A file that is not an entry is moved to the quarantine with its reason."""
@@ -80,8 +81,8 @@ class DiskStore:
                     break
             except OSError as error:
                 return Lookup(outcome=Outcome.CORRUPT, reason=_stayed(found, error))
-        if found.lookup.outcome is Outcome.HIT:
-            _mark_used(self.path_of(key))
+        if found.lookup.outcome is Outcome.HIT and found.seen is not None:
+            _mark_used(self.path_of(key), found.seen)
         return found.lookup
 
     def look(self, key: EntryKey) -> Lookup:
@@ -266,10 +267,10 @@ def _stayed(found: _Found, error: OSError) -> str:
 _USED_EVERY_S = 3600.0
 
 
-def _mark_used(path: str) -> None:
+def _mark_used(path: str, seen: os.stat_result) -> None:
     """The time of last use is the file's own, set at most once an hour: a read must not cost a write each time."""
-    with contextlib.suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _USED_EVERY_S:
+    if time.time() - seen.st_mtime > _USED_EVERY_S:
+        with contextlib.suppress(OSError):
             os.utime(path)
 
 

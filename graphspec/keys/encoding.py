@@ -13,13 +13,14 @@ none is the prefix of another. Stated rules:
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from graphspec.errors import KeyFactorError, Problem
-from graphspec.keys.writers import WRITERS, NotEncodableError, frame
+from graphspec.keys.writers import PLAIN, WRITERS, NotEncodableError, Writers, frame
 from graphspec.text import show
 
 EPOCH = 2
@@ -124,8 +125,7 @@ def decode(data: bytes) -> Any:
     Raises `KeyFactorError` when the bytes are not one canonical value.
     """
     try:
-        # A view: a slice of bytes is a copy, and nested values would be copied once a level.
-        value, end = _read(memoryview(data), 0)
+        value, end = _read(data, 0, len(data))
         if end != len(data):
             raise ValueError(f"{len(data) - end} bytes follow the value")
         if encode_decoded(value) != data:
@@ -138,54 +138,53 @@ def decode(data: bytes) -> Any:
 
 
 def encode_decoded(value: Any) -> bytes:
-    """The bytes that `decode` read `value` from."""
-    if isinstance(value, EnumName):
-        return frame(b"e", encode_decoded(value.cls) + encode_decoded(value.member))
-    if isinstance(value, Record):
-        return frame(b"o", encode_decoded(value.cls) + encode_decoded(value.fields))
-    if isinstance(value, DtypeName):
-        return frame(b"y", value.name.encode())
-    if isinstance(value, Mapping):
-        pairs = sorted((encode_decoded(k), encode_decoded(v)) for k, v in value.items())
-        return frame(b"d", b"".join(k + v for k, v in pairs))
-    if isinstance(value, frozenset):
-        return frame(b"S", b"".join(sorted(encode_decoded(v) for v in value)))
-    if isinstance(value, tuple | list):
-        return frame(
-            b"t" if isinstance(value, tuple) else b"l", b"".join(encode_decoded(v) for v in value)
-        )
-    return encode(value)
+    """The bytes that `decode` read `value` from. Other values are written, or refused, as `encode` does."""
+    try:
+        return _AGAIN[type(value)](value)
+    except NotEncodableError:
+        raise KeyFactorError(_first_refusal(value, "value")) from None
 
 
-def _read(data: memoryview, at: int) -> tuple[Any, int]:
-    head, colon, _ = bytes(data[at : at + _HEAD]).partition(b":")
-    tag, digits = head[:1], head[1:]
-    if not colon or not digits.isdigit():
+def _again(*values: Any) -> bytes:
+    return b"".join([_AGAIN[type(v)](v) for v in values])
+
+
+_AGAIN = Writers(PLAIN)
+"""What writes decoded values: each stand-in as what it stands for."""
+_AGAIN[EnumName] = lambda value: frame(b"e", _again(value.cls, value.member))
+_AGAIN[Record] = lambda value: frame(b"o", _again(value.cls, value.fields))
+_AGAIN[DtypeName] = lambda value: frame(b"y", value.name.encode())
+
+
+def _read(data: bytes, at: int, limit: int) -> tuple[Any, int]:
+    head = _HEAD(data, at, limit)
+    if head is None:
         raise ValueError(f"no length at byte {at + 1}")
-    start = at + len(head) + 1
+    tag, digits = head.groups()
+    start = head.end()
     end = start + int(digits)
-    if end > len(data):
+    if end > limit:
         raise ValueError(f"the value at byte {at} runs past the end")
-    body = data[start:end]
-    if tag in _NESTED:
-        return _NESTED[tag](body), end
-    return _BODIES[tag](bytes(body)) if tag in _BODIES else _unknown(tag, at), end
+    if tag in _BODIES:
+        return _BODIES[tag](data[start:end]), end
+    # Bounds, no slice: a slice is a copy, and nested values would be copied once a level.
+    return _NESTED[tag](data, start, end) if tag in _NESTED else _unknown(tag, at), end
 
 
 def _unknown(tag: bytes, at: int) -> Any:
     raise ValueError(f"unknown tag {tag!r} at byte {at}")
 
 
-def _sequence(body: memoryview) -> list[Any]:
-    items, at = [], 0
-    while at < len(body):
-        item, at = _read(body, at)
+def _sequence(data: bytes, at: int, end: int) -> list[Any]:
+    items = []
+    while at < end:
+        item, at = _read(data, at, end)
         items.append(item)
     return items
 
 
-def _mapping(body: memoryview) -> Mapping[Any, Any]:
-    items = _sequence(body)
+def _mapping(data: bytes, at: int, end: int) -> Mapping[Any, Any]:
+    items = _sequence(data, at, end)
     return dict(zip(_hashable(items[::2]), items[1::2], strict=True))
 
 
@@ -204,29 +203,28 @@ def _hashable(items: list[Any]) -> list[Any]:
     return items
 
 
-def _named(body: memoryview) -> tuple[str, Any]:
-    items = _sequence(body)
+def _named(data: bytes, at: int, end: int) -> tuple[str, Any]:
+    items = _sequence(data, at, end)
     if len(items) != 2 or not isinstance(items[0], str):
         raise ValueError("a class name and one value were expected")
     return items[0], items[1]
 
 
-def _enum_name(body: memoryview) -> EnumName:
-    cls, member = _named(body)
+def _enum_name(data: bytes, at: int, end: int) -> EnumName:
+    cls, member = _named(data, at, end)
     if not isinstance(member, str | None):
         raise ValueError("the name of an enum's member was expected")
     return EnumName(cls, member)
 
 
-def _record(body: memoryview) -> Record:
-    cls, fields = _named(body)
+def _record(data: bytes, at: int, end: int) -> Record:
+    cls, fields = _named(data, at, end)
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
         raise ValueError("fields by name were expected")
     return Record(cls, fields)
 
 
-_HEAD = 14
-"""Bytes within which a tag, a length of at most twelve digits and the colon are."""
+_HEAD = re.compile(rb"(?s:(.))([0-9]{1,12}):").match
 _BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
     b"n": lambda body: None,
     b"b": lambda body: body == b"1",
@@ -234,14 +232,14 @@ _BODIES: Mapping[bytes, Callable[[bytes], Any]] = {
     b"I": lambda body: int(body, 16),
     b"f": lambda body: float("nan") if body == b"nan" else float.fromhex(body.decode()),
     b"s": lambda body: body.decode("utf-8"),
-    b"x": bytes,
+    b"x": lambda body: body,
     b"y": lambda body: DtypeName(body.decode()),
 }
-_NESTED: Mapping[bytes, Callable[[memoryview], Any]] = {
+_NESTED: Mapping[bytes, Callable[[bytes, int, int], Any]] = {
     b"e": _enum_name,
     b"o": _record,
     b"d": _mapping,
-    b"S": lambda body: frozenset(_hashable(_sequence(body))),
-    b"t": lambda body: tuple(_sequence(body)),
+    b"S": lambda data, at, end: frozenset(_hashable(_sequence(data, at, end))),
+    b"t": lambda data, at, end: tuple(_sequence(data, at, end)),
     b"l": _sequence,
 }

@@ -156,14 +156,14 @@ def _string(value: str) -> bytes:
 
 
 _INTEGERS, _STRINGS = _Integers(), _Strings()
-WRITERS = Writers(
-    {
-        type(None): {None: b"n0:"}.__getitem__,
-        bool: {True: b"b1:1", False: b"b1:0"}.__getitem__,
-        int: _INTEGERS.__getitem__,
-        float: _float,
-        str: _STRINGS.__getitem__,
-        bytes: lambda value: frame(b"x", value),
-    }
-)
+PLAIN: Mapping[type, Writer] = {
+    type(None): {None: b"n0:"}.__getitem__,
+    bool: {True: b"b1:1", False: b"b1:0"}.__getitem__,
+    int: _INTEGERS.__getitem__,
+    float: _float,
+    str: _STRINGS.__getitem__,
+    bytes: lambda value: frame(b"x", value),
+}
+"""The writers of values that hold no others."""
+WRITERS = Writers(PLAIN)
 """The writers of the rules above."""

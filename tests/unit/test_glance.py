@@ -82,7 +82,9 @@ def test_what_a_put_writes_is_not_decoded(monkeypatch):
 def test_what_a_header_does_not_say_is_not_sought_by_decoding_it(absent, monkeypatch):
     """An entry may be stored without any of the facts, by a user's own Compiler for instance."""
     said = {**METADATA, "provenance": {"compiler": "g++"}}
-    data = pack(attrs.evolve(entry_of("a"), metadata={n: v for n, v in said.items() if n != absent}))
+    data = pack(
+        attrs.evolve(entry_of("a"), metadata={n: v for n, v in said.items() if n != absent})
+    )
     monkeypatch.setattr(module, "decode", None)
     assert glanced(data).torch is None
 
