@@ -149,6 +149,12 @@ class CaptureStateError(CaptureError):
     headline = "the capture manager is in the wrong state"
 
 
+class KernelError(GraphspecError):
+    """A kernel was called with something that it does not take."""
+
+    headline = "a kernel was called with the wrong inputs"
+
+
 class TrafficError(GraphspecError):
     """A histogram of batch sizes cannot be read, or does not fit the schedule. Carries every problem that was found."""
 
@@ -175,6 +181,13 @@ class WarmupFileError(GraphspecError):
 
     exit_code = 2
     headline = "the report of a warmup is not usable"
+
+
+class RequestError(GraphspecError):
+    """A request asks for what the engine cannot do. Carries every problem that was found."""
+
+    exit_code = 2
+    headline = "the request cannot be served"
 
 
 class EnvironmentProblem(GraphspecError):  # noqa: N818 - EnvironmentError is a builtin
