@@ -6,10 +6,8 @@ import attrs
 import torch
 
 from graphspec.capture.buffers import Padding, StaticBuffer
+from graphspec.engine.block_pool import SCRATCH_BLOCK
 from graphspec.resolve.spec import EngineSpec
-
-SCRATCH_BLOCK = 0
-"""Block that padding rows write to and read from. No request ever owns it."""
 
 _NOWHERE = 1 << 40
 """A position, length or row that no buffer has."""

@@ -1,0 +1,62 @@
+"""A shadow of the paged cache: each slot remembers which prefix it was written for, and each read is checked."""
+
+from collections.abc import Sequence
+
+from graphspec.engine.block_pool import SCRATCH_BLOCK
+from graphspec.engine.kv_manager import KVManager
+
+
+class WrongRead(AssertionError):
+    """A slot that a step reads does not hold what was to be there."""
+
+
+class ShadowCache:
+    """What the slots of one cache hold: the tokens that the content of each depends on.
+
+    `reach` is how many tokens past a position its content depends on: 0 for the target, the prefill lookahead for a
+    drafter of EAGLE's type.
+    """
+
+    def __init__(self, block_size: int, num_blocks: int, reach: int = 0) -> None:
+        self._block_size = block_size
+        self._reach = reach
+        self._slots: list[object] = [None] * (block_size * num_blocks)
+
+    def slot(self, blocks: Sequence[int], position: int) -> int:
+        block = blocks[position // self._block_size]
+        assert block != SCRATCH_BLOCK, "no request owns the scratch block"
+        return block * self._block_size + position % self._block_size
+
+    def write(self, salt: str, tokens: Sequence[int], blocks: Sequence[int], positions) -> None:
+        for position in positions:
+            self._slots[self.slot(blocks, position)] = self._content(salt, tokens, position)
+
+    def read(self, salt: str, tokens: Sequence[int], blocks: Sequence[int], until: int) -> None:
+        """Checks every position below `until`, as attention of the row at `until` - 1 reads them."""
+        for position in range(until):
+            found = self._slots[self.slot(blocks, position)]
+            wanted = self._content(salt, tokens, position)
+            if found != wanted:
+                raise WrongRead(f"position {position}: found {found}, wanted {wanted}")
+
+    def copy(self, source: int, target: int) -> None:
+        size = self._block_size
+        self._slots[target * size : (target + 1) * size] = self._slots[
+            source * size : (source + 1) * size
+        ]
+
+    def _content(self, salt: str, tokens: Sequence[int], position: int) -> tuple[object, ...]:
+        return (salt, *tokens[: position + 1 + self._reach])
+
+
+def check_ownership(kv: KVManager) -> None:
+    """Each block has as many owners as tables that hold it; what no table holds is free; nothing is lost."""
+    pool, held = kv.pool, {}
+    for request in kv.started:
+        blocks = kv.blocks(request)
+        assert len(set(blocks)) == len(blocks), "a request holds a block twice"
+        for block in blocks:
+            held[block] = held.get(block, 0) + 1
+    assert SCRATCH_BLOCK not in held
+    assert {b: pool.owners(b) for b in held} == held
+    assert pool.free == pool.size - len(held)
