@@ -1,22 +1,35 @@
 """n-gram drafting on the host: what followed the last tokens where they occurred before."""
 
 from collections.abc import Sequence
+from typing import Literal
+
+Tie = Literal["earliest", "latest"]
 
 
 def propose_ngram(
-    tokens: Sequence[int], min_n: int, max_n: int, k: int, max_model_len: int
+    tokens: Sequence[int],
+    min_n: int,
+    max_n: int,
+    k: int,
+    max_model_len: int,
+    *,
+    tie: Tie = "earliest",
 ) -> list[int]:
     """At most `k` drafts for a request whose tokens so far are `tokens`; an empty list when nothing matches.
 
-    Takes the largest n in `min_n`..`max_n` whose last n tokens also occur earlier, at the earliest such place
-    (overlap with the end is allowed), and returns what follows there. Only the longest match counts. Drafts never
-    reach past `max_model_len`. Time O(len(tokens)).
+    Takes the largest n in `min_n`..`max_n` whose last n tokens also occur earlier, at the earliest such place, or with
+    `tie="latest"` at the last one (overlap with the end is allowed), and returns what follows there. Only the longest
+    match counts. Drafts never reach past `max_model_len`. Time O(len(tokens)), memory O(max_n). Ids are compared and
+    nothing else, so any integers will do. `NgramIndex` gives the same answers without reading the whole context again.
 
     The scan is the prefix function of the reversed sequence (Knuth, Morris, Pratt 1977) with matches capped at
     `max_n`.
 
     >>> propose_ngram([1, 2, 3, 4, 2, 3], 2, 3, 4, 100)
     [4, 2, 3]
+    >>> text = [10, 11, 12, 10, 11, 13, 10, 11]
+    >>> propose_ngram(text, 2, 2, 1, 100), propose_ngram(text, 2, 2, 1, 100, tie="latest")
+    ([12], [13])
     """
     length = len(tokens)
     depth = min(k, max_model_len - length)
@@ -35,7 +48,7 @@ def propose_ngram(
             match += 1
         if at < len(borders):
             borders[at] = match
-        if match and match >= best:
+        if match > best or (match == best and match and tie == "earliest"):
             # Equal length further back in the reversed sequence is an earlier place.
             best, best_end = match, at
     if best < min_n:

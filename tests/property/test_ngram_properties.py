@@ -3,22 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphspec.kernels.ngram import propose_ngram
-
-
-def brute_force(t, min_n, max_n, k, max_model_len):
-    """Section 8.1: the largest n with an earlier occurrence, the smallest start, what follows it."""
-    length = len(t)
-    depth = min(k, max_model_len - length)
-    if length < min_n or depth <= 0:
-        return []
-    for n in range(min(max_n, length), 0, -1):
-        suffix = t[length - n :]
-        starts = [s for s in range(length - n) if t[s : s + n] == suffix]
-        if starts:
-            after = starts[0] + n
-            return t[after : after + depth] if n >= min_n else []
-    return []
+from graphspec.kernels import propose_ngram
+from support.ngram import brute_force
 
 
 # Two or three different tokens make long and overlapping matches; repeated pieces make periods with breaks.
@@ -32,13 +18,17 @@ contexts = small | periodic | st.lists(st.integers(0, 2**31 - 1), max_size=20)
 windows = st.tuples(st.integers(1, 8), st.integers(0, 8)).map(lambda w: (w[0], w[0] + w[1]))
 
 
-@given(contexts, windows, st.integers(0, 9), st.integers(0, 100))
-@example([7] * 5, (1, 3), 4, 100)
-@example([1, 2, 3, 1, 2], (2, 2), 4, 6)
-@example([], (1, 1), 3, 100)
-def test_drafts_equal_the_brute_force(tokens, window, k, longest):
-    """Every context, window, depth and length limit."""
-    assert propose_ngram(tokens, *window, k, longest) == brute_force(tokens, *window, k, longest)
+ties = st.sampled_from(["earliest", "latest"])
+
+
+@given(contexts, windows, st.integers(0, 9), st.integers(0, 100), ties)
+@example([7] * 5, (1, 3), 4, 100, "earliest")
+@example([1, 2, 3, 1, 2], (2, 2), 4, 6, "earliest")
+@example([], (1, 1), 3, 100, "earliest")
+def test_drafts_equal_the_brute_force(tokens, window, k, longest, tie):
+    """Every context, window, depth, length limit and tie."""
+    wanted = brute_force(tokens, *window, k, longest, tie)
+    assert propose_ngram(tokens, *window, k, longest, tie=tie) == wanted
 
 
 @given(contexts, windows, st.integers(1, 9), st.integers(0, 100))

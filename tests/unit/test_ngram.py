@@ -1,50 +1,16 @@
 """n-gram drafting by the CPU rule: every row of the reference's table (8.2), and cases that vLLM computed."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from graphspec.kernels.ngram import propose_ngram
-
-PEER = json.loads((Path(__file__).parents[1] / "data" / "ngram-cases.json").read_text())["cases"]
-
-# Context; smallest n, largest n, k, max_model_len; drafts.
-ROWS = [
-    ("1 2 3 4 2 3", 2, 3, 4, 100, "4 2 3"),
-    ("1 2 3 4 1 2 3 5 6", 2, 2, 2, 100, ""),
-    ("1 2 3 4 1 2 3", 2, 2, 3, 100, "4 1 2"),
-    ("1 2 3 4 1 2 3", 1, 1, 2, 100, "4 1"),
-    ("1 2 3 4 1 2 3", 4, 4, 2, 100, ""),
-    ("1 2 3 4 1 2 3", 3, 4, 2, 100, "4 1"),
-    ("1 3 6 2 3 4 1 2 3", 2, 2, 3, 100, "4 1 2"),
-    ("1 3 6 2 3 4 1 2 3", 1, 1, 2, 100, "6 2"),
-    ("2 3 4 5 1 2 3 4 1 2 3 4", 3, 4, 2, 100, "1 2"),
-    ("3 4 5 2 3 4 1 2 3 4", 2, 4, 2, 100, "1 2"),
-    ("1 2 3 100 1 2 3 200 1 2 3 300 1 2 3", 3, 3, 2, 100, "100 1"),
-    ("10 11 12 10 11 13 10 11", 2, 2, 2, 100, "12 10"),
-    ("1 2 1 2", 2, 2, 3, 100, "1 2"),
-    ("4 1 4 1 4", 1, 4, 3, 100, "1 4"),
-    ("7 7 7 7 7", 1, 3, 4, 100, "7 7"),
-    ("7 7", 1, 5, 4, 100, "7"),
-    ("1 1 1 1 2 1 1", 1, 5, 3, 100, "1 1 2"),
-    ("5 6", 2, 2, 2, 100, ""),
-    ("9", 1, 1, 3, 100, ""),
-    ("", 1, 1, 3, 100, ""),
-    ("1 2 3 4 5", 2, 2, 2, 100, ""),
-    ("1 2 3 4 5 6 1 2 3 4 5 6", 2, 2, 4, 100, "1 2 3 4"),
-    ("1 2 3 4 5 6 1 2 3 4 5 6", 2, 2, 1, 100, "1"),
-    ("1 2 3 1 2", 2, 2, 4, 7, "3 1"),
-    ("1 2 3 1 2", 2, 2, 4, 6, "3"),
-    ("1 2 3 1 2", 2, 2, 4, 5, ""),
-]
+from graphspec.kernels import propose_ngram
+from support.ngram import PEER, ROWS, ids
 
 
-@pytest.mark.parametrize(("context", "low", "high", "k", "longest", "drafts"), ROWS)
-def test_rows_of_reference_8_2(context, low, high, k, longest, drafts):
-    """The CPU column of the table, row by row."""
-    got = propose_ngram([int(t) for t in context.split()], low, high, k, longest)
-    assert got == [int(t) for t in drafts.split()]
+@pytest.mark.parametrize(("context", "low", "high", "k", "longest", "earliest", "latest"), ROWS)
+def test_rows_of_reference_8_2(context, low, high, k, longest, earliest, latest):
+    """The CPU column of the table, row by row, and the right-most one without its fill."""
+    assert propose_ngram(ids(context), low, high, k, longest) == ids(earliest)
+    assert propose_ngram(ids(context), low, high, k, longest, tie="latest") == ids(latest)
 
 
 @pytest.mark.parametrize("case", PEER, ids=lambda c: f"{c['kind']}-{len(c['tokens'])}")
@@ -54,6 +20,20 @@ def test_vllm_computes_the_same(case):
         case["tokens"], case["min_n"], case["max_n"], case["k"], case["max_model_len"]
     )
     assert got == case["drafts"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in PEER if "drafts_new_runner" in c],
+    ids=lambda c: f"{c['kind']}-{len(c['tokens'])}",
+)
+def test_vllms_new_runner_takes_the_latest_place(case):
+    """Its drafts are ours with tie="latest", if one knows no length limit and fills up with the last token."""
+    found = propose_ngram(
+        case["tokens"], case["min_n"], case["max_n"], case["k"], 10**9, tie="latest"
+    )
+    fill = [case["tokens"][-1]] * (case["k"] - len(found))
+    assert found + fill == case["drafts_new_runner"]
 
 
 def test_the_longest_match_may_give_fewer_drafts_than_a_shorter_one():

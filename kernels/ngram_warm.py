@@ -1,0 +1,58 @@
+"""`warm_ngram`: compiles the n-gram index before the first step, once, and forbids any later compile."""
+
+import importlib.util
+import threading
+import time
+
+import attrs
+
+_lock = threading.Lock()
+_done: "list[WarmedNgram]" = []
+
+
+@attrs.frozen(kw_only=True)
+class WarmedNgram:
+    """What runs n-gram drafting in this process. `reason` says why it is not numba, and is empty if it is.
+
+    `specialisations` counts compiled variants. No call adds one: arguments of other types are a TypeError.
+    """
+
+    backend: str
+    reason: str
+    seconds: float
+    specialisations: int
+
+
+def warm_ngram() -> WarmedNgram:
+    """Compiles everything that a step of `NgramIndex` can call. Later calls return what the first one did.
+
+    Nothing is kept on disk. numba's own cache is keyed by the file of the compiled function and its time, and by
+    neither the files of the functions that it calls nor the version of what they were built with: it can give old code
+    for new source. `NgramIndex` calls this when it is made, so an engine that forgot to warm up pays there and not in
+    its first step.
+    """
+    with _lock:
+        if not _done:
+            _done.append(_warm())
+        return _done[0]
+
+
+def _warm() -> WarmedNgram:
+    if importlib.util.find_spec("numba") is None:
+        return WarmedNgram(
+            backend="python",
+            reason="numba is not installed (pip install 'graphspec-engine[ngram]'): n-gram drafting runs in plain Python",
+            seconds=0.0,
+            specialisations=0,
+        )
+    began = time.perf_counter()
+    from graphspec.kernels.ngram_compiled import SIGNATURE, advance
+
+    advance.compile(SIGNATURE)
+    advance.disable_compile()
+    return WarmedNgram(
+        backend="numba",
+        reason="",
+        seconds=time.perf_counter() - began,
+        specialisations=len(advance.signatures),
+    )
