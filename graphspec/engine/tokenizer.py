@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphspec.config.model import ModelSpec
@@ -32,6 +32,12 @@ class Tokenizer:
         """The text of `ids` without special tokens."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Id by token, special tokens included; in the order of ids, so that the first of two equal texts is the same anywhere."""
+        ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return dict(sorted(ids.items(), key=lambda item: item[1]))
 
     def chat(self, message: str) -> str:
         """The prompt that the model's chat template makes of one user message.

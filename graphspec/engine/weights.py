@@ -15,6 +15,8 @@ from graphspec.resolve.checkpoint import locate_checkpoint
 from graphspec.resolve.gguf_header import read_gguf_header
 
 Reader = Callable[[str], torch.Tensor]
+ShapedReader = Callable[..., torch.Tensor]
+"""Takes a tensor's name and the shape that it must have."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -60,47 +62,22 @@ class Weights:
 def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
     """Reads every tensor, checks its shape against the spec, and fuses q/k/v and gate/up."""
     path = locate_checkpoint(model.source)
-    raw = _safetensors(path) if os.path.isdir(path) else _gguf(path, model)
+    raw = open_safetensors(path) if os.path.isdir(path) else _gguf(path, model)
     dtype, target = getattr(torch, model.dtype.value), device.target.value
 
     def read(name: str, *shape: int) -> torch.Tensor:
         tensor = raw(name)
         if tuple(tensor.shape) != shape:
-            raise _wrong_shape(path, name, tuple(tensor.shape), shape)
+            raise wrong_shape(path, name, tuple(tensor.shape), shape)
         return tensor.to(device=target, dtype=dtype)
 
-    width, inner = model.hidden_size, model.intermediate_size
-    q_rows, kv_rows = (
-        model.num_attention_heads * model.head_dim,
-        model.num_key_value_heads * model.head_dim,
-    )
-
-    def layer(at: int) -> LayerWeights:
-        p = f"model.layers.{at}."
-        return LayerWeights(
-            attention_norm=read(p + "input_layernorm.weight", width),
-            w_qkv=torch.cat(
-                (
-                    read(p + "self_attn.q_proj.weight", q_rows, width),
-                    read(p + "self_attn.k_proj.weight", kv_rows, width),
-                    read(p + "self_attn.v_proj.weight", kv_rows, width),
-                )
-            ),
-            w_o=read(p + "self_attn.o_proj.weight", width, q_rows),
-            mlp_norm=read(p + "post_attention_layernorm.weight", width),
-            w_gate_up=torch.cat(
-                (
-                    read(p + "mlp.gate_proj.weight", inner, width),
-                    read(p + "mlp.up_proj.weight", inner, width),
-                )
-            ),
-            w_down=read(p + "mlp.down_proj.weight", width, inner),
-        )
-
+    width = model.hidden_size
     embedding = read("model.embed_tokens.weight", model.vocab_size, width)
     return Weights(
         embedding=embedding,
-        layers=tuple(layer(at) for at in range(model.num_hidden_layers)),
+        layers=tuple(
+            read_layer(read, model, f"model.layers.{at}.") for at in range(model.num_hidden_layers)
+        ),
         final_norm=read("model.norm.weight", width),
         w_head=embedding
         if model.tie_word_embeddings
@@ -108,7 +85,50 @@ def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
     )
 
 
-def _wrong_shape(
+def read_layer(
+    read: ShapedReader,
+    model: ModelSpec,
+    prefix: str,
+    *,
+    inputs: int | None = None,
+    norm: bool = True,
+) -> LayerWeights:
+    """One layer, by the Hugging Face names below `prefix`.
+
+    `inputs` is the width of what q, k and v are made from, where it is not the residual stream's. Without `norm` the layer
+    has no norm before its attention, and `attention_norm` is ones.
+    """
+    width, inner = model.hidden_size, model.intermediate_size
+    q_rows, kv_rows = (
+        model.num_attention_heads * model.head_dim,
+        model.num_key_value_heads * model.head_dim,
+    )
+    across = inputs or width
+    mlp_norm = read(prefix + "post_attention_layernorm.weight", width)
+    return LayerWeights(
+        attention_norm=read(prefix + "input_layernorm.weight", width)
+        if norm
+        else torch.ones_like(mlp_norm),
+        w_qkv=torch.cat(
+            (
+                read(prefix + "self_attn.q_proj.weight", q_rows, across),
+                read(prefix + "self_attn.k_proj.weight", kv_rows, across),
+                read(prefix + "self_attn.v_proj.weight", kv_rows, across),
+            )
+        ),
+        w_o=read(prefix + "self_attn.o_proj.weight", width, q_rows),
+        mlp_norm=mlp_norm,
+        w_gate_up=torch.cat(
+            (
+                read(prefix + "mlp.gate_proj.weight", inner, width),
+                read(prefix + "mlp.up_proj.weight", inner, width),
+            )
+        ),
+        w_down=read(prefix + "mlp.down_proj.weight", width, inner),
+    )
+
+
+def wrong_shape(
     path: str, name: str, found: tuple[int, ...], wanted: tuple[int, ...]
 ) -> EnvironmentProblem:
     return EnvironmentProblem(
@@ -199,7 +219,8 @@ def _half_split(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
 
-def _safetensors(folder: str) -> Reader:
+def open_safetensors(folder: str) -> Reader:
+    """Reads tensors by name from all safetensors files of a folder."""
     from safetensors import safe_open
 
     files = sorted(glob.glob(os.path.join(glob.escape(folder), "*.safetensors")))
