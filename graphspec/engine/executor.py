@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from graphspec.capture.keys import CaptureKey
 from graphspec.engine.attention import paged_attention
 from graphspec.engine.buffers import RequestRows, allocate_buffers, allocate_cache
+from graphspec.engine.llama import rms_norm
+from graphspec.engine.outputs import StepOutputs, aux_layers
 from graphspec.engine.weights import Weights
 from graphspec.resolve.spec import EngineSpec
 
@@ -17,8 +19,7 @@ from graphspec.resolve.spec import EngineSpec
 class Executor:
     """Weights, KV cache, buffers and artifacts of one replica. It is the step source that graphs are captured from.
 
-    A step returns, for each of its rows: the best token id [rows], its logit [rows], and the margin to the second best
-    [rows]. `debug_padding` poisons what no request owns: results of requests must not change by a bit.
+    `debug_padding` poisons what no request owns: results of requests must not change by a bit.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Executor:
         self._input = artifacts["attention_input"]
         self._output = artifacts["attention_output"]
         self._head = artifacts["head"]
+        self._aux_layers = aux_layers(spec)
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Buffers, cache and weights: everything that a captured step has the addresses of."""
@@ -65,41 +67,54 @@ class Executor:
         return RequestRows(tokens=(), position=0, blocks=(), padding=1 + k)
 
     def step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
-        """A uniform decode step of `key` on the buffers' content."""
-        hidden = self._layers(key.tokens, key.bucket)
-        return self._best(hidden)
+        """A uniform decode step of `key` on the buffers' content: `StepOutputs`, flat."""
+        return self._outputs(*self._layers(key.tokens, key.bucket)).flat()
 
-    def run(self, requests: Sequence[RequestRows], rows: Sequence[int]) -> Sequence[torch.Tensor]:
-        """Any step, without a graph: compiled pieces with attention between. Results for the given rows only."""
+    def run(self, requests: Sequence[RequestRows], rows: Sequence[int]) -> StepOutputs:
+        """Any step, without a graph: compiled pieces with attention between. Logits for the given rows only."""
         count = self.buffers.write(requests)
         with torch.no_grad():
-            hidden = self._layers(count, len(requests))
-            chosen = torch.tensor(rows, dtype=torch.int64, device=hidden.device)
-            return self._best(hidden.index_select(0, chosen))
+            hidden, aux = self._layers(count, len(requests))
+            return self._outputs(hidden, aux, torch.tensor(rows, device=hidden.device))
 
     def logits(self, requests: Sequence[RequestRows]) -> torch.Tensor:
         """Logits [rows, vocabulary] of every row of a step."""
-        count = self.buffers.write(requests)
-        with torch.no_grad():
-            hidden = self._layers(count, len(requests))
-            out: torch.Tensor = self._head(hidden, self.weights.final_norm, self.weights.w_head)[0]
-            return out
+        return self.run(requests, range(sum(len(r.tokens) + r.padding for r in requests))).logits
 
-    def _layers(self, rows: int, requests: int) -> torch.Tensor:
+    def _layers(self, rows: int, requests: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Output of the last layer [rows, hidden_size], and those of the auxiliary ones side by side."""
         b, w = self.buffers, self.weights
         positions, slots = b.positions.tensor[:rows], b.slots.tensor[:rows]
         tables, lens = b.block_tables.tensor[:requests], b.context_lens.tensor[:requests]
         starts = b.query_starts.tensor[: requests + 1]
         hidden = F.embedding(b.token_ids.tensor[:rows], w.embedding)
+        outputs = []
         for layer, cache in zip(w.layers, self.cache, strict=True):
             q, k, v = self._input(hidden, positions, layer.attention_norm, layer.w_qkv)
             attended = paged_attention(q, k, v, cache, slots, tables, lens, starts)
             (hidden,) = self._output(
                 attended, hidden, layer.w_o, layer.mlp_norm, layer.w_gate_up, layer.w_down
             )
-        return hidden
+            if self._aux_layers:
+                outputs.append(hidden)
+        aux = torch.cat([outputs[at] for at in self._aux_layers], dim=1) if outputs else None
+        return hidden, aux
 
-    def _best(self, hidden: torch.Tensor) -> Sequence[torch.Tensor]:
-        (logits,) = self._head(hidden, self.weights.final_norm, self.weights.w_head)
+    def _outputs(
+        self, hidden: torch.Tensor, aux: torch.Tensor | None, rows: torch.Tensor | None = None
+    ) -> StepOutputs:
+        w = self.weights
+        chosen = hidden if rows is None else hidden.index_select(0, rows)
+        (logits,) = self._head(chosen, w.final_norm, w.w_head)
         values, ids = torch.topk(logits, 2, dim=-1)
-        return [ids[:, 0], values[:, 0], values[:, 0] - values[:, 1]]
+        normed = None
+        if self.spec.uses_target_hidden_states:
+            normed = rms_norm(hidden, w.final_norm, self.spec.model.rms_norm_eps)
+        return StepOutputs(
+            best=ids[:, 0],
+            value=values[:, 0],
+            margin=values[:, 0] - values[:, 1],
+            logits=logits,
+            hidden=normed,
+            aux=aux,
+        )

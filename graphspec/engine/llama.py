@@ -18,7 +18,8 @@ from graphspec.resolve.spec import EngineSpec
 _MODULES = ("graphspec.engine.llama",)
 
 
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [..., H] over its root mean square, times weight [H]; computed in float32."""
     wide = x.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return (wide * scale).to(x.dtype) * weight
@@ -52,7 +53,7 @@ def build_attention_input(spec: Any) -> Callable[..., Any]:
     def attention_input(
         hidden: torch.Tensor, positions: torch.Tensor, norm: torch.Tensor, w_qkv: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        qkv = product(_rms_norm(hidden, norm, eps), w_qkv).unflatten(1, (heads + 2 * kv_heads, dim))
+        qkv = product(rms_norm(hidden, norm, eps), w_qkv).unflatten(1, (heads + 2 * kv_heads, dim))
         q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
         exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=hidden.device) / dim
         angles = positions.float()[:, None] * (theta**-exponents)
@@ -76,7 +77,7 @@ def build_attention_output(spec: Any) -> Callable[..., Any]:
         w_down: torch.Tensor,
     ) -> torch.Tensor:
         hidden = residual + product(attended, w_o)
-        gate, up = product(_rms_norm(hidden, norm, eps), w_gate_up).chunk(2, dim=-1)
+        gate, up = product(rms_norm(hidden, norm, eps), w_gate_up).chunk(2, dim=-1)
         return (hidden + product(F.silu(gate) * up, w_down)).contiguous()
 
     return attention_output
@@ -87,7 +88,7 @@ def build_head(spec: Any) -> Callable[..., Any]:
     eps, product = spec.model.rms_norm_eps, _product(spec)
 
     def head(hidden: torch.Tensor, norm: torch.Tensor, w_head: torch.Tensor) -> torch.Tensor:
-        return product(_rms_norm(hidden, norm, eps), w_head).contiguous()
+        return product(rms_norm(hidden, norm, eps), w_head).contiguous()
 
     return head
 

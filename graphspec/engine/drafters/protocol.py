@@ -1,0 +1,76 @@
+"""What an engine tells a drafter after each step of the target, and what it gets back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+import torch
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Computed:
+    """One request's part of a finished step of the target.
+
+    The step computed positions `first` to `first + count - 1` of the request and kept them: rows of rejected drafts are
+    left out. `tokens` are all that are known, prompt tokens past the end of a chunk included; in decode the last one was
+    just sampled, and no row has been computed for it. `row` is where its first row lies in the step's hidden states.
+    `blocks` are its blocks in order, of the target's cache and of the drafter's alike; they reach over the lookahead
+    slots. `wanted` is the number of drafts to propose; 0 for a chunk of a prompt, a depth of 0, or a request without
+    speculation: the drafter only brings what it keeps up to date.
+    """
+
+    request: int
+    tokens: Sequence[int]
+    first: int
+    count: int
+    row: int
+    blocks: Sequence[int]
+    wanted: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TargetStep:
+    """A finished step of the target.
+
+    hidden: [rows, hidden_size], after the final norm; aux: [rows, layers * hidden_size], outputs of the layers that the
+    contract names, side by side. Each is None where the contract does not ask for it. Both are read before the next
+    step, which may write into them.
+    """
+
+    requests: Sequence[Computed]
+    hidden: torch.Tensor | None = None
+    aux: torch.Tensor | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Proposal:
+    """Drafts for one request: at most as many as wanted.
+
+    `logits`: [drafts, vocabulary] float32, of the distribution that drafts were sampled from; None for drafts taken as
+    sure (the best token, or one that was looked up). `confidence`: probability for each draft that it is accepted if
+    those before it are, where the drafter has an opinion. `parents`: for drafts that form a tree, the index of each one's
+    parent, -1 for the root's children; None for a chain.
+    """
+
+    tokens: Sequence[int] = ()
+    logits: torch.Tensor | None = None
+    confidence: Sequence[float] | None = None
+    parents: Sequence[int] | None = None
+
+
+class Speculator(Protocol):
+    """A drafter. It is made by ``make(context)``, a class method of the class that the contract names."""
+
+    def propose(self, step: TargetStep) -> list[Proposal]:
+        """Drafts for each request of the step, in its order. Also called for steps that want none."""
+        ...
+
+    def forget(self, request: int) -> None:
+        """The request has ended, or lost its blocks: what is kept for it alone can go."""
+        ...
+
+    def static_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Buffers, caches and weights that captured draft steps have the addresses of."""
+        ...
