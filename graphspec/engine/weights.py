@@ -131,6 +131,7 @@ def read_layer(
 def wrong_shape(
     path: str, name: str, found: tuple[int, ...], wanted: tuple[int, ...]
 ) -> EnvironmentProblem:
+    """The problem of a tensor in another shape than the model facts say."""
     return EnvironmentProblem(
         Problem(
             where=f"{path}: tensor {name}",

@@ -14,10 +14,12 @@ from graphspec.engine.drafters.early_exit import draft_weights
 from graphspec.engine.drafters.layers import DraftLayers, Rows
 from graphspec.engine.drafters.network import Output
 from graphspec.engine.drafters.parallel import ParallelDrafter
-from graphspec.engine.drafters.protocol import Proposal, TargetStep
+from graphspec.engine.drafters.protocol import TargetStep
 from graphspec.engine.drafters.scoring import PlainScorer
+from graphspec.engine.drafters.speculator import NetworkSpeculator
 from graphspec.engine.drafters.vocabulary import TokenTables, token_tables
 from graphspec.engine.llama import rms_norm
+from graphspec.speculators.base import DraftPhase
 
 
 class DraftModelNetwork:
@@ -65,27 +67,13 @@ class DraftModelNetwork:
         return named if self._tables is None else {**named, **self._tables.static_tensors()}
 
 
-class DraftModelSpeculator:
+class DraftModelSpeculator(NetworkSpeculator):
     """Drafts by a model of its own, whose keys and values lie in blocks of the same ids as the target's."""
-
-    def __init__(self, drafter: AutoregressiveDrafter | ParallelDrafter) -> None:
-        self.drafter = drafter
 
     @classmethod
     def make(cls, context: DraftContext) -> "DraftModelSpeculator":
         """Reads the draft's weights. Raises `EnvironmentProblem` where they are not there or do not fit."""
         network = DraftModelNetwork(context)
-        if context.speculative.speculator.bakes_k_into_graphs:
+        if context.speculative.speculator.draft_phase is DraftPhase.PARALLEL:
             return cls(ParallelDrafter(context, network))
         return cls(AutoregressiveDrafter(context, network))
-
-    def propose(self, step: TargetStep) -> list[Proposal]:
-        """Drafts for each request of the step."""
-        return self.drafter.propose(step)
-
-    def forget(self, request: int) -> None:
-        """Nothing is kept for a request alone."""
-
-    def static_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Buffers, cache and weights."""
-        return self.drafter.static_tensors()

@@ -103,7 +103,8 @@ class ParallelDrafter:
             ]
         )
         if features is not None:
-            assert self._bench.features is not None and self._mask_features is not None
+            assert self._bench.features is not None
+            assert self._mask_features is not None, "networks with features have some for masks"
             block = self._bench.features[: len(requests) * k]
             block.copy_(self._mask_features.expand_as(block))
             block[::k].copy_(features[[d.request.row + d.request.count - 1 for d, _ in requests]])

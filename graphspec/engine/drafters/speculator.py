@@ -1,0 +1,27 @@
+"""`NetworkSpeculator`: a network under the protocol that engines call."""
+
+from collections.abc import Mapping
+
+import torch
+
+from graphspec.engine.drafters.autoregressive import AutoregressiveDrafter
+from graphspec.engine.drafters.parallel import ParallelDrafter
+from graphspec.engine.drafters.protocol import Proposal, TargetStep
+
+
+class NetworkSpeculator:
+    """Drafts by running `drafter`. A method's class adds `make`."""
+
+    def __init__(self, drafter: AutoregressiveDrafter | ParallelDrafter) -> None:
+        self.drafter = drafter
+
+    def propose(self, step: TargetStep) -> list[Proposal]:
+        """Drafts for each request of the step."""
+        return self.drafter.propose(step)
+
+    def forget(self, request: int) -> None:
+        """Nothing is kept for a request alone: keys and values lie in its blocks."""
+
+    def static_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Buffers, cache and weights."""
+        return self.drafter.static_tensors()
