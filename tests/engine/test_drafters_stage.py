@@ -12,6 +12,10 @@ WITH_MODEL = [
     "eagle3 parallel",
     "mtp",
     "mtp multi-module",
+    "dflash",
+    "dspark",
+    "dspark fill-in",
+    "medusa",
 ]
 SPARE = {"eagle": 1, "eagle3": 1, "eagle3 parallel": 1, "mtp": 1, "mtp multi-module": 2}
 """Slots declared and not written. A head's row lies one position before its token, so the last draft that it reads back lies
