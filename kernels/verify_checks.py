@@ -1,5 +1,6 @@
 """What verification refuses, all problems at once. Values are read only where they lie on the host: no device is waited for."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -148,7 +149,7 @@ def check_values(
 
 def _lengths(cu_drafts: "torch.Tensor", total: int, max_drafts: int) -> Iterator[Problem]:
     sums = cu_drafts.tolist()
-    lengths = [b - a for a, b in zip(sums, sums[1:], strict=False)]
+    lengths = [b - a for a, b in itertools.pairwise(sums)]
     if sums[0] != 0 or sums[-1] != total or min(lengths, default=0) < 0:
         yield Problem(
             where="cu_drafts",

@@ -70,8 +70,8 @@ class Rows:
         return float(self.target[row, self.drafts[row]])
 
 
-def decide(rows: Rows, random: Chances) -> list[int]:
-    """The accepted drafts, then one token of the target unless verification ends at a broken row."""
+def decide(rows: Rows, random: Chances) -> tuple[int, int | None]:
+    """How many drafts are accepted, and the token after them; None where verification ends at a broken row."""
     n, weight = len(rows.drafts), 1.0
     if rows.method == "fly":
         kept = _fly(rows, random)
@@ -79,13 +79,12 @@ def decide(rows: Rows, random: Chances) -> list[int]:
         kept, weight = _block(rows, random)
     else:
         kept = next((i for i in range(n) if not _accepted(rows, i, random)), n)
-    accepted = list(rows.drafts[:kept])
     if kept == n and rows.broken:
-        return accepted
+        return kept, None
     if rows.best is not None:
-        return [*accepted, rows.best[kept]]
+        return kept, rows.best[kept]
     weights = rows.target[n] if kept == n else residual(rows, kept, weight)
-    return [*accepted, random.pick(kept, weights)]
+    return kept, random.pick(kept, weights)
 
 
 def _accepted(rows: Rows, i: int, random: Chances) -> bool:
@@ -238,8 +237,9 @@ def verify(job: VerifyJob, dtype: torch.dtype = torch.float64) -> Verdict:
     for request in range(job.requests):
         rows = rows_of(job, request, dtype)
         seed, position = (int(t[request]) for t in (job.sampling.seed, job.sampling.position))
-        tokens = decide(rows, Philox(seed=seed, position=position))
+        kept, token = decide(rows, Philox(seed=seed, position=position))
+        tokens = [*rows.drafts[:kept], *([] if token is None else [token])]
         verdict.tokens[request, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         verdict.counts[request] = len(tokens)
-        verdict.broken[request] = len(tokens) == len(rows.drafts) and rows.broken
+        verdict.broken[request] = token is None
     return verdict

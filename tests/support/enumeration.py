@@ -1,8 +1,11 @@
 """Every outcome of a random decision, with its exact probability: the decision's own code, asked again for each branch."""
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 class Branches:
@@ -34,7 +37,7 @@ class Branches:
         return self._choose((weights / weights.sum()).tolist())
 
 
-def outcomes(decide: Callable[[Branches], list[int]]) -> Iterator[tuple[list[int], float]]:
+def outcomes(decide: Callable[[Branches], T]) -> Iterator[tuple[T, float]]:
     """What `decide` can give, and how likely that is; equal outcomes may come more than once."""
     waiting: list[list[int]] = [[]]
     while waiting:
