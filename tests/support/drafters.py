@@ -135,7 +135,8 @@ def engine_spec(
 def context_of(spec: EngineSpec, **changes: Any) -> DraftContext:
     """What a drafter of `spec` is made from. What no request owns is poisoned."""
     weights = load_weights(spec.model, spec.device)
-    return DraftContext(spec=spec, weights=weights, seed=3, debug_padding=True, **changes)
+    made = {"seed": 3, "debug_padding": True, **changes}
+    return DraftContext(spec=spec, weights=weights, **made)
 
 
 class Guarded(Sequence[int]):

@@ -63,5 +63,7 @@ class HeadReader:
     def _made(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if len(shape) == 1:
             return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
-        made = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ (self._seed << 32))
+        # The CPU generator takes only 32 bits of a seed, so seed and name are mixed into as many.
+        mixed = zlib.crc32(f"{self._seed} {name}".encode())
+        made = torch.Generator().manual_seed(mixed)
         return torch.randn(shape, generator=made) * shape[-1] ** -0.5
