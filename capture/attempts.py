@@ -7,7 +7,7 @@ import torch
 
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.survivors import CaptureFailure, Loss, after_failure
-from graphspec.errors import CaptureStateError
+from graphspec.errors import CaptureStateError, GraphspecError
 
 CaptureListener = Callable[[CaptureKey], None]
 
@@ -55,8 +55,8 @@ def attempt_each(
     """Does `action` for each planned graph that is not lost yet, in order; returns all that are lost afterwards.
 
     An `Exception` of the action loses what `after_failure` says; `recover` then makes room, and the others go on. With
-    `strict` it is raised. Always raised are what is no `Exception`, such as KeyboardInterrupt, a misuse of the manager
-    or a backend, and errors of the listener, which hears of each success.
+    `strict` it is raised, and says of which graph it is. Always raised are what is no `Exception`, such as
+    KeyboardInterrupt, a misuse of the manager or a backend, and errors of the listener, which hears of each success.
     """
     gone = dict(lost)
     done: list[CaptureKey] = []
@@ -68,8 +68,14 @@ def attempt_each(
             action(key)
         except CaptureStateError:
             raise
+        except GraphspecError as error:
+            if strict:
+                raise _of_graph(error, key) from error
+            failed = failure_of(error), one_line(error)
         except Exception as error:
             if strict:
+                # Its class and words stay: they are the program's own.
+                error.add_note(f"in the step of {key}")
                 raise
             failed = failure_of(error), one_line(error)
         if failed is None:
@@ -84,6 +90,10 @@ def attempt_each(
             gone.setdefault(other, LostGraph(key=other, loss=loss, error=text))
         pending = list(verdict.attempt)
     return gone
+
+
+def _of_graph(error: GraphspecError, key: CaptureKey) -> GraphspecError:
+    return type(error)(attrs.evolve(p, where=f"{key}: {p.where}") for p in error.problems)
 
 
 def one_line(error: BaseException) -> str:

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from graphspec.capture.rank_sizes import PARALLEL, made_for_others, rank_sizes
 from graphspec.capture.sizes import Buckets
+from graphspec.config.parallel import ParallelConfig
 from graphspec.errors import BucketsError, Problem, SpecError
 from graphspec.formats.json_reader import read_json
 from graphspec.text import show
@@ -11,17 +13,19 @@ from graphspec.text import show
 BUCKETS = "buckets"
 
 
-def buckets_text(buckets: Buckets) -> str:
-    """The file's content for these sizes."""
+def buckets_text(buckets: Buckets, parallel: ParallelConfig) -> str:
+    """The file's content for these sizes, chosen for so many ranks."""
     sizes = {str(k): list(found) for k, found in buckets.items()}
-    return json.dumps({BUCKETS: sizes}) + "\n"
+    return json.dumps({BUCKETS: sizes, PARALLEL: rank_sizes(parallel)}) + "\n"
 
 
-def read_buckets(path: str) -> Buckets:
+def read_buckets(path: str, parallel: ParallelConfig) -> Buckets:
     """The sizes of each depth that the file at `path` holds: ``{"buckets": {"4": [1, 3, 8]}}``. Depths that it does not
     name keep the ladder.
 
-    Raises `BucketsError` with every problem. Whether a schedule can use them, `plan_capture` says.
+    Raises `BucketsError` with every problem, among them that it was written for other numbers of ranks than `parallel`
+    has: what graphs take, and so which are worth it, depends on them. Whether a schedule can use the sizes,
+    `plan_capture` says.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -35,7 +39,7 @@ def read_buckets(path: str) -> Buckets:
     listed = document.data.get(BUCKETS) if isinstance(document.data, Mapping) else None
     if not isinstance(listed, Mapping):
         raise BucketsError(_no_buckets(path, show(document.data)))
-    problems: list[Problem] = []
+    problems = list(made_for_others(document, parallel))
     found: dict[int, tuple[int, ...]] = {}
     for depth, sizes in listed.items():
         where = f"{path}:{document.lines[BUCKETS, depth]}: {BUCKETS}.{depth}"

@@ -41,17 +41,14 @@ class StaticBuffer:
 
     def copy_in(self, values: Sequence[object] | torch.Tensor, at: int = 0) -> None:
         """Writes rows from row `at` on. Raises `CaptureError` for more than the buffer has, or rows of another shape."""
-        given = torch.as_tensor(values, dtype=self.tensor.dtype)
+        try:
+            given = torch.as_tensor(values, dtype=self.tensor.dtype)
+        except ValueError as error:
+            raise self._wrong_rows("rows of unequal lengths") from error
         self._check(at, at + len(given))
         if given.shape[1:] != self.tensor.shape[1:]:
             # copy_ would broadcast a row that is too short over all of them.
-            raise CaptureError(
-                Problem(
-                    where=f"static buffer {self.name}",
-                    found=f"rows of shape {list(given.shape[1:])}",
-                    wanted=f"rows of shape {list(self.tensor.shape[1:])}",
-                )
-            )
+            raise self._wrong_rows(f"rows of shape {list(given.shape[1:])}")
         self.tensor[at : at + len(given)].copy_(given)
 
     def pad(self, first: int, end: int) -> None:
@@ -64,6 +61,15 @@ class StaticBuffer:
         self._check(first, first)
         if self.debug:
             self.tensor[first:].fill_(self.padding.unread)
+
+    def _wrong_rows(self, found: str) -> CaptureError:
+        return CaptureError(
+            Problem(
+                where=f"static buffer {self.name}",
+                found=found,
+                wanted=f"rows of shape {list(self.tensor.shape[1:])}",
+            )
+        )
 
     def _check(self, first: int, end: int) -> None:
         rows = self.tensor.shape[0]

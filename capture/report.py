@@ -152,11 +152,13 @@ class Decisions:
 @attrs.frozen(kw_only=True)
 class WarmupReport:
     """What a warmup did. `phases` has the wall seconds of each part, in order, and `timeline` what ran when. `cache_note`
-    says where the cache is if nobody chose that."""
+    says where the cache is if nobody chose that. `parallel` has the sizes of the parallel groups: what graphs took is of
+    such ranks alone."""
 
     spec_hash: str
     capture_hash: str
     decisions: Decisions
+    parallel: Mapping[str, int] = attrs.field(factory=dict)
     cache_note: str = ""
     units: Sequence[UnitResult]
     graphs: GraphReport
@@ -231,6 +233,7 @@ class WarmupReport:
             "spec_hash": self.spec_hash,
             "capture_hash": self.capture_hash,
             **self.decisions.as_dict(),
+            "parallel": dict(self.parallel),
             "units": [
                 {
                     "name": u.name,

@@ -18,6 +18,7 @@ from graphspec.capture.memory_model import GraphCosts
 from graphspec.capture.plan import plan_capture
 from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.progress import Progress
+from graphspec.capture.rank_sizes import rank_sizes
 from graphspec.capture.ranks import OneRank, Ranks
 from graphspec.capture.report import Decisions, GraphReport, WarmupReport
 from graphspec.capture.sizes import Buckets
@@ -101,6 +102,8 @@ def make_ready(
         if strict and (problem := cache.why_not_stored()):
             raise unusable_store(problem)
         with clock.phase("units"):
+            # Named until the graphs are captured: a unit whose last reference goes while one is captured would be unloaded
+            # there, and no capture survives that. Turning the collector off does not help, reference counts unload too.
             artifacts, results = load_or_compile(
                 units,
                 spec,
@@ -129,6 +132,7 @@ def make_ready(
         spec_hash=spec.compute_hash(Stage.COMPILE),
         capture_hash=spec.compute_hash(Stage.CAPTURE),
         decisions=Decisions.of(spec, units),
+        parallel=rank_sizes(spec.parallel),
         cache_note=cache.note,
         units=results,
         graphs=GraphReport(

@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 import attrs
 
 from graphspec.capture.memory_model import GraphSample
+from graphspec.capture.rank_sizes import made_for_others
 from graphspec.capture.spans import Span
+from graphspec.config.parallel import ParallelConfig
 from graphspec.errors import Problem, SpecError, WarmupFileError
 from graphspec.formats.json_reader import read_json
 from graphspec.text import show
@@ -24,20 +26,22 @@ class WarmupFile:
     timeline: tuple[Span, ...]
 
 
-def read_warmup(path: str) -> WarmupFile:
-    """The report that the file at `path` holds. Raises `WarmupFileError` with every problem."""
+def read_warmup(path: str, parallel: ParallelConfig) -> WarmupFile:
+    """The report that the file at `path` holds. Raises `WarmupFileError` with every problem, among them that it is of other
+    numbers of ranks than `parallel` has: a graph there holds another part of the model."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        data = read_json(text, path).data
+        document = read_json(text, path)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
         raise WarmupFileError(_no_report(path, f"a file that cannot be read: {reason}")) from error
     except SpecError as error:
         raise WarmupFileError(error.problems) from error
+    data = document.data
     if not isinstance(data, Mapping) or not isinstance(data.get("graphs"), Mapping):
         raise WarmupFileError(_no_report(path, show(data)))
-    problems: list[Problem] = []
+    problems = list(made_for_others(document, parallel))
     samples = _each(data["graphs"].get("samples", []), _sample, f"{path}: graphs.samples", problems)
     timeline = _each(data.get("timeline", []), _span, f"{path}: timeline", problems)
     if problems:

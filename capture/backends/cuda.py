@@ -144,8 +144,10 @@ class CudaBackend:
             try:
                 graph.capture_begin(pool=self._pool, capture_error_mode=self._error_mode)
                 outputs = call()
-            except BaseException:
+            except BaseException as error:
                 self._abandon(graph)
+                if isinstance(error, RuntimeError) and _CAPTURING in str(error):
+                    raise _invalidated(error) from error
                 raise
             try:
                 graph.capture_end()
@@ -164,6 +166,10 @@ class CudaBackend:
             graph.capture_end()
         with contextlib.suppress(Exception):
             graph.reset()
+
+
+_CAPTURING = "captur"
+"""In every message of CUDA and torch about what a capture does not allow: "when stream is capturing", "during capture"."""
 
 
 def _invalidated(error: RuntimeError) -> CaptureIllegalError:

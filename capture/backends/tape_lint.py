@@ -1,8 +1,6 @@
 """The tape's rules without its refusals: runs a call to its end and notes every operation that no replay can repeat."""
 
 import contextlib
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphspec.capture.backends.calling_line import calling_line
 from graphspec.capture.backends.dry_run import outputs_without_running
 from graphspec.capture.backends.tape_rules import HOST_READ, is_host_read, why_illegal
-
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 @attrs.frozen(kw_only=True)
@@ -113,20 +110,3 @@ class _Called(TorchFunctionMode):
 
 def _can_run(func: Any) -> bool:
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"))
-
-
-def calling_line(called_from: str = "") -> tuple[str, int]:
-    """File and line of the innermost running code that is neither torch's nor this module's. An empty name and 0 where
-    none is found before code of `called_from`."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file == called_from:
-            break
-        if file != __file__ and not file.startswith((_TORCH, "<frozen", _CONTEXTS)):
-            return file, frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
-    return "", 0
-
-
-_CONTEXTS = contextlib.__file__

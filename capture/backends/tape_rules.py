@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from graphspec.capture.backends.calling_line import calling_line
 from graphspec.errors import CaptureIllegalError, Problem
 
 HOST_READ = "a read of a tensor's value by the host"
@@ -77,11 +78,12 @@ def _argument_named(name: str, func: Any, args: Sequence[Any], kwargs: Mapping[s
 
 
 def illegal(operation: str, what: str) -> CaptureIllegalError:
-    """The error for an operation that cannot be captured."""
+    """The error for an operation that cannot be captured, with the line that it is called from."""
+    file, line = calling_line()
     return CaptureIllegalError(
         Problem(
             where=operation,
-            found=what,
+            found=f"{what}, at {file}:{line}" if file else what,
             wanted=WANTED,
             hint=HINT,
         )

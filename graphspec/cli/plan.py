@@ -77,7 +77,7 @@ def plan(
     if report_file is not None:
         from graphspec.capture.warmup_file import read_warmup
 
-        earlier = read_warmup(report_file)
+        earlier = read_warmup(report_file, spec.parallel)
     costs = GraphCosts() if earlier is None else GraphCosts.from_samples(earlier.samples)
     limits = Limits(max_graphs=max_graphs, max_mib=max_mib, max_seconds=max_seconds)
     captures = _captures(spec, ask=ask_program)
@@ -108,7 +108,7 @@ def plan(
     if output is not None:
         from graphspec.capture.buckets_file import buckets_text
 
-        write_file("--output", output, buckets_text(report.plan.buckets))
+        write_file("--output", output, buckets_text(report.plan.buckets, spec.parallel))
     if html is not None:
         from graphspec.capture.plan_html import plan_html
 

@@ -21,6 +21,7 @@ from graphspec.cli.common import (
 if TYPE_CHECKING:
     from graphspec.capture.memory_model import GraphCosts
     from graphspec.capture.progress import Progress
+    from graphspec.resolve.spec import EngineSpec
 
 
 @click.command()
@@ -74,7 +75,7 @@ def warmup(
     if buckets_file is not None:
         from graphspec.capture.buckets_file import read_buckets
 
-        buckets = read_buckets(buckets_file)
+        buckets = read_buckets(buckets_file, spec.parallel)
     if dry_run:
         from graphspec.capture.preview import preview
 
@@ -90,7 +91,7 @@ def warmup(
     from graphspec.capture.warmup import warmup as run
 
     options: dict[str, Any] = {"cache_dir": cache_dir, "jobs": jobs, "strict": strict}
-    options |= {"buckets": buckets, "costs": _costs(report_file)}
+    options |= {"buckets": buckets, "costs": _costs(report_file, spec)}
     if as_json:
         with _traced(trace, Progress()) as told:
             report = run(spec, **options, progress=told)
@@ -105,13 +106,13 @@ def warmup(
     return FINDINGS if report.findings else FINE
 
 
-def _costs(report_file: str | None) -> "GraphCosts | None":
+def _costs(report_file: str | None, spec: "EngineSpec") -> "GraphCosts | None":
     if report_file is None:
         return None
     from graphspec.capture.memory_model import GraphCosts
     from graphspec.capture.warmup_file import read_warmup
 
-    return GraphCosts.from_samples(read_warmup(report_file).samples)
+    return GraphCosts.from_samples(read_warmup(report_file, spec.parallel).samples)
 
 
 @contextmanager
