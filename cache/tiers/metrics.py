@@ -65,8 +65,15 @@ class CacheCollector:
 
 
 def _family(name: str, documentation: str, labels: tuple[str, ...] = ()) -> Any:
+    return prometheus_core().CounterMetricFamily(
+        f"graphspec_cache_{name}", documentation, labels=("store", *labels)
+    )
+
+
+def prometheus_core() -> Any:
+    """The classes of metrics of `prometheus_client`. Raises `EnvironmentProblem` where the package is missing."""
     try:
-        from prometheus_client.core import CounterMetricFamily
+        from prometheus_client import core
     except ImportError:
         raise EnvironmentProblem(
             Problem(
@@ -76,4 +83,4 @@ def _family(name: str, documentation: str, labels: tuple[str, ...] = ()) -> Any:
                 hint="pip install 'graphspec-engine[metrics]'",
             )
         ) from None
-    return CounterMetricFamily(f"graphspec_cache_{name}", documentation, labels=("store", *labels))
+    return core

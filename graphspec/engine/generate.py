@@ -1,233 +1,330 @@
-"""Greedy generation: continuous batching, chunked prefill, drafts verified by captured steps."""
+"""The engine's loop. A step is: plan, run the target, verify, draft.
 
-import importlib
-from collections import Counter, deque
-from collections.abc import Sequence
-from typing import Protocol
+scheduler.plan -> copy blocks -> graph or pieces -> verify_step -> scheduler.finish -> drafter.propose
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
+import torch
 
-from graphspec.capture.dispatch import Step
+from graphspec.capture.keys import GraphMode
 from graphspec.capture.manager import CaptureManager
-from graphspec.engine.blocks import BlockPool
 from graphspec.engine.buffers import RequestRows
+from graphspec.engine.drafters.context import DraftContext
+from graphspec.engine.drafters.making import make_drafter
+from graphspec.engine.drafters.protocol import Computed, Speculator, TargetStep
 from graphspec.engine.executor import Executor
-from graphspec.errors import EnvironmentProblem, Problem, SpecError
+from graphspec.engine.kv_manager import KVLimits, KVManager
+from graphspec.engine.metrics import EngineCounts, EngineMetrics
+from graphspec.engine.outputs import StepOutputs, unflat
+from graphspec.engine.request import Delta, Request
+from graphspec.engine.sampling import Accepted, SamplingParams
+from graphspec.engine.scheduler import Scheduled, Scheduler, StepLimits, StepPlan, StepResult
+from graphspec.engine.stop import Decode, FinishReason
+from graphspec.engine.verification import Rows, verify_step
+from graphspec.errors import Problem, RequestError
 
 
 @attrs.frozen(kw_only=True)
 class Generation:
-    """What one prompt gave. `margins` has, for each token, how far its logit lay above the second best."""
+    """What one prompt gave, and what that took.
+
+    `margins` has, for each token of a greedy request, how far its logit lay above the second best. `accepted` counts
+    drafts that became tokens, so each of `steps` gave one token more than it accepted. `cached` prompt tokens were found
+    in the cache; `preempted` times the request was begun again.
+    """
 
     tokens: tuple[int, ...]
+    text: str
+    finished: FinishReason
     margins: tuple[float, ...]
     drafted: int
     accepted: int
     steps: int
+    cached: int
+    preempted: int
 
 
-@attrs.define(eq=False)
-class _Request:
-    """A request in flight: the one object of a run that changes."""
+@attrs.frozen(kw_only=True, eq=False)
+class _Ran:
+    """Outputs of a step, and for each part of its plan the first row in all rows and in those with logits."""
 
-    index: int
-    tokens: list[int]
-    prompt: int
-    limit: int
-    blocks: list[int] = attrs.field(factory=list)
-    computed: int = 0
-    drafts: list[int] = attrs.field(factory=list)
-    margins: list[float] = attrs.field(factory=list)
-    drafted: int = 0
-    accepted: int = 0
-    steps: int = 0
-
-    @property
-    def prefilling(self) -> bool:
-        # The last token is computed by the decode step that samples what follows it.
-        return self.computed < len(self.tokens) - 1
+    outputs: StepOutputs
+    first: Sequence[int]
+    scored: Sequence[int]
+    rows: int
 
 
 class Generator:
-    """Runs prompts through an executor whose decode steps are captured and sealed.
+    """Runs requests through an executor whose decode steps are captured and sealed.
 
-    `routes` counts the steps of its life by how they ran: a graph's key, or the reason why there was none.
+    `end_of_text` ends a request that does not ignore it; `decode` turns tokens into text, and without it there is none.
     """
 
-    def __init__(self, executor: Executor, manager: CaptureManager) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        manager: CaptureManager,
+        *,
+        end_of_text: frozenset[int] = frozenset(),
+        decode: Decode | None = None,
+    ) -> None:
         self._executor = executor
         self._manager = manager
-        self._spec = executor.spec
-        self.routes: Counter[str] = Counter()
-        self._drafter = _drafter(executor)
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: frozenset[int] = frozenset()
-    ) -> list[Generation]:
-        """Greedy continuations of token prompts, at most `max_tokens` each, ending after a token of `stop`.
-
-        Raises `SpecError` for a prompt that is empty or does not leave room for one token.
-        """
-        spec = self._spec
-        self._check(prompts)
-        pool = BlockPool(spec.kv_cache.num_blocks, spec.kv_cache.block_size)
-        waiting = deque(
-            _Request(i, list(p), len(p), min(len(p) + max_tokens, spec.model.max_model_len))
-            for i, p in enumerate(prompts)
+        self._spec = spec = executor.spec
+        self._has_text = decode is not None
+        self.scheduler = Scheduler(
+            StepLimits.of(spec),
+            KVManager(KVLimits.of(spec)),
+            manager.dispatch,
+            end_of_text=end_of_text,
+            decode=decode,
         )
-        done: dict[int, Generation] = {}
-        running: list[_Request] = []
-        proposed_k = 0
-        while waiting or running:
-            self._admit(waiting, running, pool)
-            self._prefill(running)
-            ready = [r for r in running if not r.prefilling]
-            if ready:
-                proposed_k = self._decode(ready, proposed_k, stop)
-            for request in [r for r in running if _finished(r, stop)]:
-                running.remove(request)
-                pool.give_back(request.blocks)
-                done[request.index] = _result(request)
-        return [done[i] for i in range(len(prompts))]
+        self._metrics = EngineMetrics(self.scheduler, spec.num_speculative_tokens)
+        self._drafter: Speculator | None = None
+        if spec.speculative is not None:
+            self._drafter = make_drafter(DraftContext(spec=spec, weights=executor.weights))
+        self._draft_logits: dict[int, torch.Tensor] = {}
+        self._next_id = 0
+        self.routes: Counter[str] = Counter()
+        """Steps by how they ran: a graph's key, or the reason why there was none."""
 
-    def _check(self, prompts: Sequence[Sequence[int]]) -> None:
-        longest = self._spec.model.max_model_len - 1
+    @property
+    def counts(self) -> EngineCounts:
+        """What the engine did so far, and how it stands."""
+        return self._metrics.snapshot()
+
+    def check(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> None:
+        """Raises `RequestError` with each prompt that can never be served."""
         problems = [
-            Problem(
-                where=f"prompt {i}",
-                found=f"{len(p)} tokens",
-                wanted=f"1 to {longest} tokens, one below model.max_model_len",
-            )
-            for i, p in enumerate(prompts)
-            if not 1 <= len(p) <= longest
+            p
+            for at, (prompt, wishes) in enumerate(zip(prompts, params, strict=True))
+            for p in self._problems(at, prompt, wishes)
         ]
         if problems:
-            raise SpecError(problems)
+            raise RequestError(problems)
 
-    def _admit(self, waiting: "deque[_Request]", running: list[_Request], pool: BlockPool) -> None:
-        """Starts requests while there is room for all their blocks, so that none ever has to be preempted."""
-        while waiting and len(running) < self._spec.scheduler.max_num_seqs:
-            need = pool.blocks_for(waiting[0].limit)
-            if need > pool.free:
-                return
-            request = waiting.popleft()
-            request.blocks = pool.take(need)
-            running.append(request)
+    def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
+        """Takes a request; gives its id. Raises `RequestError` for one that can never be served."""
+        self.check([prompt], [params])
+        request = self._request(prompt, params)
+        self._next_id += 1
+        self.scheduler.add(request)
+        return request.id
 
-    def _prefill(self, running: Sequence[_Request]) -> None:
-        """Computes prompt tokens in chunks that fill the step's token budget, all but the last token of each prompt."""
-        while any(r.prefilling for r in running):
-            budget = self._spec.scheduler.max_num_batched_tokens
-            rows, chunks = [], []
-            for r in running:
-                take = min(budget, len(r.tokens) - 1 - r.computed)
-                if take > 0:
-                    tokens = r.tokens[r.computed : r.computed + take]
-                    rows.append(RequestRows(tokens=tokens, position=r.computed, blocks=r.blocks))
-                    chunks.append((r, take))
-                    budget -= take
-            step = Step(requests=len(rows), proposed_k=0, prefill=True)
-            route = self._manager.dispatch(step)
-            self._count(route.reason.value if route.reason else str(route.key))
-            self._executor.run(rows, [0])
-            for r, take in chunks:
-                r.computed += take
+    def abort(self, request: int) -> StepResult:
+        """Ends a request where it stands; nothing happens to one that ended before."""
+        result = self.scheduler.abort(request)
+        self._metrics.count_ended(result)
+        self._forget([r.id for r in result.finished])
+        return result
 
-    def _decode(self, ready: Sequence[_Request], proposed_k: int, stop: frozenset[int]) -> int:
-        """One verify step of all requests, then drafts for the next; returns the depth these were proposed at."""
-        route = self._manager.dispatch(
-            Step(requests=len(ready), proposed_k=proposed_k, prefill=False)
+    def step(self) -> StepResult | None:
+        """One step of all requests that fit; None when there is no request."""
+        plan = self.scheduler.plan()
+        if plan is None:
+            return None
+        self._forget(plan.preempted)
+        self._copy_blocks(plan)
+        before = {r.id: r for r in self.scheduler.running}
+        ran = self._run(plan)
+        accepted = self._verify(plan, before, ran)
+        result = self.scheduler.finish(plan, accepted)
+        self._forget([r.id for r in result.finished])
+        self._draft(plan, ran)
+        self._metrics.count_step(plan, accepted, result, ran.rows)
+        return result
+
+    def stream(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]
+    ) -> Iterator[tuple[Delta, Request | None]]:
+        """Deltas of all prompts as they come, numbered like the prompts, each with the request that it ended, if any.
+
+        Whoever stops listening aborts the rest. Only one caller may step an engine at a time.
+        """
+        self.check(prompts, params)
+        ids = {
+            self.add(p, wishes): at
+            for at, (p, wishes) in enumerate(zip(prompts, params, strict=True))
+        }
+        open_ = set(ids)
+        try:
+            while open_:
+                result = self.step()
+                assert result is not None, "a request that has not ended is scheduled"
+                ended = {r.id: r for r in result.finished}
+                open_.difference_update(ended)
+                for delta in result.deltas:
+                    if delta.request in ids:
+                        at = ids[delta.request]
+                        yield attrs.evolve(delta, request=at), ended.get(delta.request)
+        finally:
+            for request in open_:
+                self.abort(request)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[Generation]:
+        """The continuation of each prompt, under wishes for all or one each."""
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        done: dict[int, Generation] = {}
+        for delta, request in self.stream(prompts, each):
+            if request is not None and delta.finished is not None:
+                done[delta.request] = generation_of(request, delta.finished)
+        return [done[at] for at in range(len(prompts))]
+
+    def _request(self, prompt: Sequence[int], params: SamplingParams) -> Request:
+        return Request(
+            id=self._next_id,
+            prompt_length=len(prompt),
+            tokens=tuple(prompt),
+            params=params,
+            limit=min(len(prompt) + params.max_tokens, self._spec.model.max_model_len),
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
         )
-        rows = [self._verify_rows(r, route.k) for r in ready]
-        if route.key is not None:
-            self._count(str(route.key))
-            padding = [self._executor.padding_request(route.k)] * (route.key.bucket - len(ready))
-            self._executor.buffers.write([*rows, *padding])
-            ids, _, margins = self._manager.replay(route.key)
-        else:
-            self._count(route.reason.value if route.reason else "no graph")
-            ids, _, margins = self._executor.run(rows, range(len(ready) * (1 + route.k)))
-        best, margin = ids.tolist(), margins.tolist()
-        width = 1 + route.k
-        for i, r in enumerate(ready):
-            part = slice(i * width, (i + 1) * width)
-            _accept(r, best[part], margin[part], stop)
-        k = self._spec.schedule.k_for(len(ready))
-        self._propose(ready, k)
-        return k
 
-    def _verify_rows(self, r: _Request, k: int) -> RequestRows:
-        r.drafts = r.drafts[:k]
-        tokens = [r.tokens[-1], *r.drafts]
-        return RequestRows(
-            tokens=tokens, position=len(r.tokens) - 1, blocks=r.blocks, padding=1 + k - len(tokens)
-        )
-
-    def _propose(self, ready: Sequence[_Request], k: int) -> None:
-        drafts = self._drafter.propose([r.tokens for r in ready], k) if self._drafter else []
-        for r, proposal in zip(ready, drafts, strict=False):
-            # A draft in the last place could never be followed by the token that verifying it gives.
-            r.drafts = proposal[: max(0, r.limit - len(r.tokens) - 1)]
-
-    def _count(self, route: str) -> None:
-        self.routes[route] += 1
-
-
-class Drafter(Protocol):
-    """What proposes drafts."""
-
-    def propose(self, requests: Sequence[Sequence[int]], k: int) -> list[list[int]]:
-        """At most `k` drafts for each request, given all its tokens."""
-        ...
-
-
-def _drafter(executor: Executor) -> Drafter | None:
-    speculative = executor.spec.speculative
-    if speculative is None:
-        return None
-    module, _, name = str(speculative.speculator.implementation).rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        raise EnvironmentProblem(
-            Problem(
-                where=f"speculative.method {speculative.custom_method or speculative.method}",
-                found=f"no drafter {module}.{name} in this engine",
-                wanted="a method that the reference engine runs",
-                hint="ngram is one; --no-speculation decodes without drafts",
+    def _problems(
+        self, at: int, prompt: Sequence[int], params: SamplingParams
+    ) -> Iterator[Problem]:
+        model = self._spec.model
+        if not 1 <= len(prompt) < model.max_model_len:
+            yield Problem(
+                where=f"prompt {at}",
+                found=f"{len(prompt)} tokens",
+                wanted=f"1 to {model.max_model_len - 1} tokens, one below model.max_model_len",
             )
-        ) from None
-    drafter: Drafter = cls(speculative.speculator, executor.spec.model.max_model_len)
-    return drafter
+            return
+        strange = [token for token in prompt if not 0 <= token < model.vocab_size]
+        if strange:
+            yield Problem(
+                where=f"prompt {at}",
+                found=f"token {strange[0]}",
+                wanted=f"ids from 0 to {model.vocab_size - 1}",
+            )
+        if params.stop and not self._has_text:
+            yield Problem(
+                where=f"prompt {at}",
+                found=f"stop texts {list(params.stop)}",
+                wanted="stop_token_ids: this engine was given no tokenizer to find texts with",
+            )
+        scheduler = self.scheduler
+        slots = scheduler.slots_needed(self._request(prompt, params))
+        blocks, there = scheduler.kv.limits.blocks_for(slots), scheduler.kv.pool.size
+        if blocks > there:
+            yield Problem(
+                where=f"prompt {at}",
+                found=f"{blocks} blocks for {slots} slots: the prompt, max_tokens and the drafts' lookahead",
+                wanted=f"at most the {there} blocks of the cache",
+                hint="lower max_tokens, or raise kv_cache.num_blocks",
+            )
+
+    def _copy_blocks(self, plan: StepPlan) -> None:
+        cache = self._executor.cache
+        for part in plan.requests:
+            if part.copy is not None:
+                source, target = part.copy
+                cache[:, :, target].copy_(cache[:, :, source])
+
+    def _run(self, plan: StepPlan) -> _Ran:
+        """The target's step: a replay over requests padded to one width, or pieces over just the rows there are."""
+        key, executor = plan.route.key, self._executor
+        if key is not None and key.mode is GraphMode.FULL:
+            rows = [_rows(part, 1 + plan.route.k - len(part.tokens)) for part in plan.requests]
+            padding = executor.padding_request(plan.route.k)
+            executor.buffers.write([*rows, *[padding] * (key.bucket - len(rows))])
+            outputs = unflat(self._spec, self._manager.replay(key))
+            self.routes[str(key)] += 1
+            starts = range(0, len(rows) * (1 + plan.route.k), 1 + plan.route.k)
+            return _Ran(outputs=outputs, first=starts, scored=starts, rows=key.tokens)
+        reason = plan.route.reason
+        self.routes[reason.value if reason else "no graph"] += 1
+        first, scored, asked, at = [], [], [], 0
+        for part in plan.requests:
+            first.append(at)
+            scored.append(len(asked))
+            at += len(part.tokens)
+            if part.samples:
+                asked.extend(range(at - 1 - part.drafts, at))
+        # A unit is compiled for one row at least.
+        outputs = executor.run([_rows(part, 0) for part in plan.requests], asked or [0])
+        return _Ran(outputs=outputs, first=first, scored=scored, rows=at)
+
+    def _verify(
+        self, plan: StepPlan, before: Mapping[int, Request], ran: _Ran
+    ) -> list[Accepted | None]:
+        rows = [
+            Rows(part=part, request=before[part.request], first=first)
+            for part, first in zip(plan.requests, ran.scored, strict=True)
+            if part.samples
+        ]
+        made = iter(verify_step(self._spec, rows, ran.outputs, self._draft_logits) if rows else ())
+        return [next(made) if part.samples else None for part in plan.requests]
+
+    def _draft(self, plan: StepPlan, ran: _Ran) -> None:
+        """Shows the drafter what the step computed, and takes its drafts. At a depth of 0 it is shown too: a hole in its
+        keys and values would stay when the depth rises again."""
+        for part in plan.requests:
+            self._draft_logits.pop(part.request, None)
+        if self._drafter is None:
+            return
+        now = {r.id: r for r in self.scheduler.running}
+        seen = [
+            self._computed(part, now[part.request], row, plan.depth)
+            for part, row in zip(plan.requests, ran.first, strict=True)
+            if part.request in now and now[part.request].params.speculate
+        ]
+        if not seen:
+            return
+        outputs = ran.outputs
+        drafts = self._drafter.propose(
+            TargetStep(requests=seen, hidden=outputs.hidden, aux=outputs.aux)
+        )
+        proposed = {c.request: d for c, d in zip(seen, drafts, strict=True) if d.tokens}
+        self.scheduler.propose({request: d.tokens for request, d in proposed.items()})
+        for request, d in proposed.items():
+            if d.logits is not None:
+                self._draft_logits[request] = d.logits
+
+    def _computed(self, part: Scheduled, request: Request, row: int, depth: int) -> Computed:
+        return Computed(
+            request=request.id,
+            tokens=request.tokens,
+            first=part.position,
+            count=request.computed - part.position,
+            row=row,
+            blocks=part.blocks,
+            wanted=self.scheduler.wanted(request.id, depth),
+            temperature=request.params.temperature,
+            seed=request.seed,
+        )
+
+    def _forget(self, requests: Sequence[int]) -> None:
+        for request in requests:
+            self._draft_logits.pop(request, None)
+            if self._drafter is not None:
+                self._drafter.forget(request)
 
 
-def _accept(
-    r: _Request, best: Sequence[int], margins: Sequence[float], stop: frozenset[int]
-) -> None:
-    """Greedy verification: drafts are right as long as each is the target's best token after those before it."""
-    r.steps += 1
-    r.drafted += len(r.drafts)
-    r.computed = len(r.tokens)
-    for at in range(len(r.drafts) + 1):
-        r.tokens.append(best[at])
-        r.margins.append(margins[at])
-        matched = at < len(r.drafts) and r.drafts[at] == best[at]
-        if not matched or best[at] in stop or len(r.tokens) >= r.limit:
-            break
-        r.accepted += 1
-        r.computed += 1
-    r.drafts = []
-
-
-def _finished(r: _Request, stop: frozenset[int]) -> bool:
-    return len(r.tokens) >= r.limit or (len(r.tokens) > r.prompt and r.tokens[-1] in stop)
-
-
-def _result(r: _Request) -> Generation:
+def generation_of(request: Request, finished: FinishReason) -> Generation:
+    """What a request that ended gave."""
+    counts = request.counts
     return Generation(
-        tokens=tuple(r.tokens[r.prompt :]),
-        margins=tuple(r.margins),
-        drafted=r.drafted,
-        accepted=r.accepted,
-        steps=r.steps,
+        tokens=request.output,
+        text=request.text.text,
+        finished=finished,
+        margins=request.margins,
+        drafted=counts.drafted,
+        accepted=counts.accepted,
+        steps=counts.steps,
+        cached=counts.cached,
+        preempted=counts.preempted,
+    )
+
+
+def _rows(part: Scheduled, padding: int) -> RequestRows:
+    return RequestRows(
+        tokens=part.tokens, position=part.position, blocks=part.blocks, padding=padding
     )

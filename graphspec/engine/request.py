@@ -23,6 +23,7 @@ class Request:
 
     `tokens` are those of the prompt and all that were accepted; keys and values of the first `computed` are in the cache.
     `drafts` follow them and wait to be verified. `limit` is the most tokens that there may be, the prompt's included.
+    `seed` is that of its random numbers.
     `margins` has for each accepted token how far its logit lay above the second best.
     """
 
@@ -31,6 +32,7 @@ class Request:
     tokens: tuple[int, ...]
     params: SamplingParams
     limit: int
+    seed: int = 0
     computed: int = 0
     drafts: tuple[int, ...] = ()
     margins: tuple[float, ...] = ()

@@ -1,5 +1,6 @@
 """`SamplingParams`: how a request's tokens are chosen, and when it ends."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -71,8 +72,8 @@ _RULES: tuple[tuple[str, str, Callable[[SamplingParams], bool]], ...] = (
     ("min_p", "0 to 1", lambda p: 0 <= p.min_p <= 1),
     (
         "seed",
-        "none, or an integer of 64 bits, 0 or more",
-        lambda p: p.seed is None or 0 <= p.seed < 1 << 64,
+        "none, or an integer of 63 bits, 0 or more",
+        lambda p: p.seed is None or 0 <= p.seed < 1 << 63,
     ),
     ("max_tokens", "at least 1", lambda p: p.max_tokens >= 1),
     ("stop", "texts of at least one character", lambda p: all(p.stop)),
@@ -83,19 +84,23 @@ _RULES: tuple[tuple[str, str, Callable[[SamplingParams], bool]], ...] = (
 class Accepted:
     """What verification gave one request in one step: the drafts that were right, then one token more.
 
-    `margins` has for each token how far its logit lay above the second best, where the best was taken.
+    `margins` has for each token how far its logit lay above the second best, where the best was taken. `broken` says that
+    a row of logits was no distribution (a NaN, say): what comes before it is good, and nothing can follow.
     """
 
     tokens: tuple[int, ...]
     margins: tuple[float, ...] = ()
+    broken: bool = False
 
 
 def accept_greedy(drafts: Sequence[int], best: Sequence[int], margins: Sequence[float]) -> Accepted:
     """Greedy verification: drafts are right as long as each is the target's best token after those before it.
 
-    `best` and `margins` have a row for the last known token, and one for each draft.
+    `best` and `margins` have a row for the last known token, and one for each draft. The margin of a row without a best
+    token is NaN.
     """
-    right = 0
-    while right < len(drafts) and drafts[right] == best[right]:
-        right += 1
-    return Accepted(tokens=tuple(best[: right + 1]), margins=tuple(margins[: right + 1]))
+    rows = 1
+    while rows <= len(drafts) and drafts[rows - 1] == best[rows - 1]:
+        rows += 1
+    whole = next((row for row in range(rows) if math.isnan(margins[row])), rows)
+    return Accepted(tokens=tuple(best[:whole]), margins=tuple(margins[:whole]), broken=whole < rows)

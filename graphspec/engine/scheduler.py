@@ -76,14 +76,16 @@ class Scheduled:
 class StepPlan:
     """A step. `route` is its graph, or why it has none; `depth` is the k to propose at afterwards.
 
-    `preempted` requests lost their blocks while it was planned.
+    `preempted` requests lost their blocks while it was planned. `admitted` has for each request that began its tokens, and
+    how many of them were found in the cache.
     """
 
     requests: tuple[Scheduled, ...]
     prefill: bool
     route: Dispatch
     depth: int
-    preempted: tuple[int, ...]
+    preempted: tuple[int, ...] = ()
+    admitted: tuple[tuple[int, int], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -118,6 +120,7 @@ class _Packing:
     given: dict[int, int] = attrs.field(factory=dict)
     copies: dict[int, tuple[int, int]] = attrs.field(factory=dict)
     preempted: list[int] = attrs.field(factory=list)
+    admitted: list[tuple[int, int]] = attrs.field(factory=list)
 
     def give(self, request: int, tokens: int) -> None:
         self.given[request] = tokens
@@ -290,6 +293,7 @@ class Scheduler:
             del self._waiting[request.id]
             self._running[request.id] = request
             packing.give(request.id, tokens)
+            packing.admitted.append((len(request.tokens), started.cached))
             if started.copy is not None:
                 packing.copies[request.id] = started.copy
 
@@ -322,6 +326,7 @@ class Scheduler:
             route=route,
             depth=self.limits.schedule.k_for(len(parts)),
             preempted=tuple(packing.preempted),
+            admitted=tuple(packing.admitted),
         )
 
     def _part(self, request: Request, packing: _Packing, k: int) -> Scheduled:
@@ -363,10 +368,11 @@ class Scheduler:
                 counts,
                 steps=counts.steps + 1,
                 drafted=counts.drafted + part.drafts,
-                accepted=counts.accepted + kept - 1,
+                accepted=counts.accepted + max(0, kept - 1),
             ),
         )
-        return after, ending.reason
+        broken = FinishReason.ERROR if new.broken else None
+        return after, ending.reason or broken
 
     def _advance(self, before: Request, after: Request) -> None:
         """Replaces a request, and publishes blocks. A drafter that keeps keys and values computes a step's after the step:

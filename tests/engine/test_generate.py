@@ -5,6 +5,7 @@ import pytest
 from graphspec.api import load
 from graphspec.capture.warmup import make_ready
 from graphspec.engine.generate import Generator
+from graphspec.engine.sampling import SamplingParams
 from graphspec.engine.tokenizer import load_tokenizer
 
 NEAR_TIE = 1e-4
@@ -45,8 +46,9 @@ def engines(shared_cache):
 
 
 def run(ready, prompts, stop=frozenset()):
-    generator = Generator(ready.source, ready.manager)
-    return generator.generate(prompts, MAX_TOKENS, stop), generator.routes
+    generator = Generator(ready.source, ready.manager, end_of_text=stop)
+    params = SamplingParams(max_tokens=MAX_TOKENS)
+    return generator.generate(prompts, params), generator.routes
 
 
 def ties_and_strays(with_drafts, without):

@@ -21,6 +21,7 @@ from graphspec.capture.warmup import Ready, make_ready
 from graphspec.config.engine import EngineConfig
 from graphspec.engine.executor import Executor
 from graphspec.engine.generate import Generator
+from graphspec.engine.sampling import SamplingParams
 from graphspec.resolve.spec import EngineSpec
 from support.stored import NO_LIBRARY
 
@@ -103,8 +104,9 @@ def serve(ready: Ready) -> Counter[str]:
         return replayed(ready.manager)
     generator = Generator(ready.source, ready.manager)
     prompts = list(PROMPTS.values())
-    made = [m for group in ([p] for p in prompts) for m in generator.generate(group, MAX_TOKENS)]
-    made += generator.generate(prompts, MAX_TOKENS)
+    params = SamplingParams(max_tokens=MAX_TOKENS)
+    made = [m for group in ([p] for p in prompts) for m in generator.generate(group, params)]
+    made += generator.generate(prompts, params)
     counts = {"drafted": sum(m.drafted for m in made), "tokens": sum(len(m.tokens) for m in made)}
     return generator.routes + Counter(counts)
 

@@ -1,0 +1,116 @@
+"""Verification of a step: which drafts of each request the target keeps, and the token behind them.
+
+The one place where the engine meets `graphspec.kernels.verify_drafts`. Where every request is greedy under an exact
+method, the best tokens that the step returns anyway are enough.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+
+from graphspec.config.speculative import RejectionSampleMethod
+from graphspec.engine.outputs import StepOutputs
+from graphspec.engine.request import Request
+from graphspec.engine.sampling import Accepted, accept_greedy
+from graphspec.engine.scheduler import Scheduled
+from graphspec.kernels import FlyRule, Sampling, Verdict, verify_drafts
+from graphspec.resolve.spec import EngineSpec
+
+_EXACT = frozenset({RejectionSampleMethod.STANDARD, RejectionSampleMethod.BLOCK})
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rows:
+    """One sampling request's part of a step, and where its 1 + drafts rows begin in the logits."""
+
+    part: Scheduled
+    request: Request
+    first: int
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The drafts that the rows decide on."""
+        tokens = self.part.tokens
+        return tokens[len(tokens) - self.part.drafts :]
+
+
+def verify_step(
+    spec: EngineSpec,
+    rows: Sequence[Rows],
+    outputs: StepOutputs,
+    draft_logits: Mapping[int, torch.Tensor],
+) -> list[Accepted]:
+    """What each request of `rows` accepts, in their order.
+
+    draft_logits: by request, [drafts, vocabulary] float32 of the distribution that its drafts were drawn from; requests
+    that it lacks were given sure drafts.
+    """
+    rule = spec.speculative.verification if spec.speculative else None
+    method = rule.rejection_sample_method if rule else RejectionSampleMethod.STANDARD
+    best, margins = outputs.best.tolist(), outputs.margin.tolist()
+    made: dict[int, Accepted] = {}
+    sampled: list[Rows] = []
+    for r in rows:
+        if r.request.params.greedy and method in _EXACT:
+            here = slice(r.first, r.first + 1 + r.part.drafts)
+            made[r.request.id] = accept_greedy(r.drafts, best[here], margins[here])
+        else:
+            sampled.append(r)
+    # Each request's outcome is its own whatever the batch, so those with and without draft logits may go one by one.
+    for drawn in (False, True):
+        group = [r for r in sampled if (r.request.id in draft_logits) is drawn]
+        if group:
+            logits = [draft_logits[r.request.id][: r.part.drafts] for r in group if drawn]
+            probs = torch.cat(logits).softmax(dim=-1) if drawn else None
+            made.update(_sampled(spec, method, group, outputs.logits, probs))
+    return [made[r.request.id] for r in rows]
+
+
+def _sampled(
+    spec: EngineSpec,
+    method: RejectionSampleMethod,
+    group: Sequence[Rows],
+    logits: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+) -> Mapping[int, Accepted]:
+    device, params = logits.device, [r.request.params for r in group]
+    rule = spec.speculative.verification if spec.speculative else None
+    at = [r.first + row for r in group for row in range(1 + r.part.drafts)]
+    drafts = [token for r in group for token in r.drafts]
+    ends = [0]
+    for r in group:
+        ends.append(ends[-1] + r.part.drafts)
+    fly = None
+    if rule is not None and method is RejectionSampleMethod.FLY:
+        fly = FlyRule(
+            window=rule.fly_window_size,
+            entropy_threshold=rule.fly_entropy_threshold,
+            entropy_top_k=rule.fly_entropy_top_k,
+        )
+    verdict: Verdict = verify_drafts(
+        logits.index_select(0, torch.tensor(at, device=device)),
+        torch.tensor(drafts, dtype=torch.int64, device=device),
+        torch.tensor(ends, dtype=torch.int64, device=device),
+        sampling=Sampling.of(
+            temperature=[p.temperature for p in params],
+            seed=[r.request.seed for r in group],
+            position=[len(r.request.tokens) for r in group],
+            top_k=[p.top_k for p in params],
+            top_p=[p.top_p for p in params],
+            min_p=[p.min_p for p in params],
+            device=str(device),
+        ),
+        methods=method,
+        draft_probs=draft_probs,
+        fly=fly,
+        synthetic_rates=rule.synthetic_acceptance_rates if rule else None,
+        max_drafts=max(r.part.drafts for r in group),
+    )
+    counts, broken = verdict.counts.tolist(), verdict.broken.tolist()
+    return {
+        r.request.id: Accepted(tokens=tuple(tokens[:count]), broken=bad)
+        for r, tokens, count, bad in zip(
+            group, verdict.tokens.tolist(), counts, broken, strict=True
+        )
+    }
