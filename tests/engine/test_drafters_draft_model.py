@@ -12,7 +12,7 @@ from graphspec.engine.drafters.vocabulary import tables_of
 from graphspec.errors import SpecError
 from graphspec.speculators.vocabulary import map_vocabularies
 from support.checkpoints import write_checkpoint
-from support.drafters import BLOCK, K, TARGET, Stage, context_of, engine_spec, play
+from support.drafters import BLOCK, TARGET, K, Stage, context_of, engine_spec, play
 
 
 def spec_of(target, draft, **section):
@@ -59,7 +59,7 @@ def test_an_early_exit_of_another_model_is_refused(tmp_path, target):
     """The message names both checkpoints."""
     other = write_checkpoint(tmp_path / "other", TARGET)
     folder = write_early_exit(str(tmp_path / "exit"), str(other), 2)
-    with pytest.raises(SpecError, match="an early exit of .*other"):
+    with pytest.raises(SpecError, match=r"an early exit of .*other"):
         make_drafter(context_of(spec_of(target, folder)))
 
 

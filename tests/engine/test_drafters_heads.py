@@ -46,25 +46,19 @@ TENSORS = {
 """Tensors of published heads, by their names there."""
 
 
-class Recorder:
-    """Seeded tensors, written down as they are asked for."""
-
-    def __init__(self, made):
-        self._made, self.tensors = made, {}
-
-    def __call__(self, reader, name, shape):
-        self.tensors[name] = self._made(reader, name, shape)
-        return self.tensors[name]
-
-
 @pytest.fixture
 def recorded(monkeypatch):
     """What a seeded head asked for."""
     from graphspec.engine.drafters.head_weights import HeadReader
 
-    recorder = Recorder(HeadReader._made)
-    monkeypatch.setattr(HeadReader, "_made", lambda *a: recorder(*a))
-    return recorder.tensors
+    tensors, made = {}, HeadReader._made
+
+    def recording(reader, name, shape):
+        tensors[name] = made(reader, name, shape)
+        return tensors[name]
+
+    monkeypatch.setattr(HeadReader, "_made", recording)
+    return tensors
 
 
 def proposals(spec):
@@ -117,7 +111,7 @@ def test_a_tensor_that_is_absent_is_named(tmp_path):
     """A checkpoint with weights is never filled up with seeded ones."""
     spec = engine_spec(tmp_path, "eagle")
     save_file({"fc.weight": torch.zeros(32, 64)}, tmp_path / "head" / "model.safetensors")
-    with pytest.raises(EnvironmentProblem, match="no tensor layers.0"):
+    with pytest.raises(EnvironmentProblem, match=r"no tensor layers\.0"):
         make_drafter(context_of(spec))
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from graphspec.config.speculative import HeadQuantization
 from graphspec.engine.drafters.scoring import (
+    e2m1_numbers,
     from_nvfp4,
     nearest_e2m1,
     scorer,
@@ -18,6 +19,7 @@ from support.drafters import Stage, engine_spec, play
 
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 WEIGHT = torch.randn((40, 32), generator=torch.Generator().manual_seed(1)) * 0.1
+NUMBERS = e2m1_numbers("cpu")
 HIDDEN = torch.randn((5, 32), generator=torch.Generator().manual_seed(2))
 
 
@@ -52,7 +54,7 @@ def test_nvfp4_weights_are_code_times_block_scale_times_whole_scale():
     assert scales.shape == (40, 2)
     assert scales.dtype is torch.float8_e4m3fn
     assert scales.float().max() == 448.0
-    wide = from_nvfp4(codes, scales, whole).unflatten(-1, (-1, 16))
+    wide = from_nvfp4(codes, scales, whole, NUMBERS).unflatten(-1, (-1, 16))
     unit = (scales.float() * whole)[..., None]
     values = torch.tensor(E2M1)
     held = torch.cat((values, -values)) * unit[..., None]
@@ -63,23 +65,23 @@ def test_nvfp4_weights_are_code_times_block_scale_times_whole_scale():
 def test_weights_that_the_format_can_hold_are_kept_to_the_bit():
     """A head of zeros, and one made of the format's own numbers, come out as they went in."""
     zeros = torch.zeros(3, 16)
-    assert torch.equal(from_nvfp4(*to_nvfp4(zeros)), zeros)
+    assert torch.equal(from_nvfp4(*to_nvfp4(zeros), NUMBERS), zeros)
     logits = scorer(zeros, HeadQuantization.FP8).logits(HIDDEN[:, :16])
     assert torch.equal(logits, torch.zeros(5, 3))
     codes = torch.arange(64, dtype=torch.uint8).view(2, 32) % 16
     codes[codes == 8] = 0  # the format has a negative zero, and a sum cannot tell
     scales = torch.tensor([[448.0, 1.5], [0.25, 26.0]]).to(torch.float8_e4m3fn)
-    held = from_nvfp4(codes, scales, torch.tensor(2.0**-12))
+    held = from_nvfp4(codes, scales, torch.tensor(2.0**-12), NUMBERS)
     again = to_nvfp4(held)
     assert torch.equal(again[0], codes)
     assert torch.equal(again[1].float(), scales.float())
-    assert torch.equal(from_nvfp4(*again), held)
+    assert torch.equal(from_nvfp4(*again, NUMBERS), held)
 
 
 def test_nvfp4_leaves_activations_as_they_are():
     """Only weights are narrow: the logits are those of the weights that the codes stand for."""
     got = scorer(WEIGHT, HeadQuantization.NVFP4).logits(HIDDEN)
-    assert torch.allclose(got, HIDDEN @ from_nvfp4(*to_nvfp4(WEIGHT)).t(), atol=1e-6)
+    assert torch.allclose(got, HIDDEN @ from_nvfp4(*to_nvfp4(WEIGHT), NUMBERS).t(), atol=1e-6)
 
 
 def test_a_width_that_blocks_do_not_divide_is_refused():

@@ -32,11 +32,7 @@ class DraftModelNetwork:
         self._layers = DraftLayers(context, self._weights.layers)
         self._scorer = PlainScorer(self._weights.w_head)
         self._tables: TokenTables | None = token_tables(context)
-
-    @property
-    def to_target(self) -> torch.Tensor | None:
-        """Where the vocabulary is the draft's own, its ids in the target's."""
-        return None if self._tables is None else self._tables.to_target
+        self.to_target = None if self._tables is None else self._tables.to_target
 
     def features(self, step: TargetStep) -> torch.Tensor | None:
         """The model reads tokens only."""
@@ -52,8 +48,8 @@ class DraftModelNetwork:
     def logits(self, scored: torch.Tensor) -> torch.Tensor:
         """Of tokens that the target has; others cannot be drafted."""
         logits = self._scorer.logits(scored)
-        if self._tables is not None:
-            logits = logits.masked_fill(self._tables.to_target < 0, float("-inf"))
+        if self.to_target is not None:
+            logits = logits.masked_fill(self.to_target < 0, float("-inf"))
         return logits
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:

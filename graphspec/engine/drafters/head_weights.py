@@ -66,4 +66,5 @@ class HeadReader:
         # The CPU generator takes only 32 bits of a seed, so seed and name are mixed into as many.
         mixed = zlib.crc32(f"{self._seed} {name}".encode())
         made = torch.Generator().manual_seed(mixed)
-        return torch.randn(shape, generator=made) * shape[-1] ** -0.5
+        values: torch.Tensor = torch.randn(shape, generator=made) * shape[-1] ** -0.5
+        return values

@@ -67,20 +67,28 @@ class Fp8Scorer:
 class Nvfp4Scorer:
     """codes: [V, H] uint8, each a 4-bit e2m1 number with its sign in bit 3; scales: [V, H / 16] e4m3; whole: float32.
 
-    A weight is e2m1 value * block scale * `whole`. Activations stay as they are.
+    A weight is e2m1 value * block scale * `whole`. Activations stay as they are. `numbers` [16] are the values of the codes:
+    a tensor that is there before a pass, since a captured one may not copy constants from the host.
     """
 
     codes: torch.Tensor
     scales: torch.Tensor
     whole: torch.Tensor
+    numbers: torch.Tensor
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, V] float32."""
-        return product(hidden.float(), from_nvfp4(self.codes, self.scales, self.whole)).contiguous()
+        weight = from_nvfp4(self.codes, self.scales, self.whole, self.numbers)
+        return product(hidden.float(), weight).contiguous()
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Codes and scales."""
-        return {"head": self.codes, "head_scales": self.scales, "head_whole": self.whole}
+        return {
+            "head": self.codes,
+            "head_scales": self.scales,
+            "head_whole": self.whole,
+            "head_numbers": self.numbers,
+        }
 
 
 def to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,11 +126,18 @@ def nearest_e2m1(x: torch.Tensor) -> torch.Tensor:
     return torch.where(up % 2 == 0, up, down).to(torch.uint8)
 
 
-def from_nvfp4(codes: torch.Tensor, scales: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+def e2m1_numbers(device: str | torch.device) -> torch.Tensor:
+    """The value of each code [16] float32, those with the sign bit in the second half."""
+    return torch.tensor((*_E2M1, *(-v for v in _E2M1)), device=device)
+
+
+def from_nvfp4(
+    codes: torch.Tensor, scales: torch.Tensor, whole: torch.Tensor, numbers: torch.Tensor
+) -> torch.Tensor:
     """The weights [V, H] float32 that codes and scales stand for."""
-    signed = torch.tensor((*_E2M1, *(-v for v in _E2M1)), device=codes.device)
-    blocks = signed[codes.int()].unflatten(-1, (-1, NVFP4_BLOCK))
-    return (blocks * (scales.float() * whole)[..., None]).flatten(-2)
+    blocks = numbers[codes.int()].unflatten(-1, (-1, NVFP4_BLOCK))
+    weights: torch.Tensor = (blocks * (scales.float() * whole)[..., None]).flatten(-2)
+    return weights
 
 
 def scorer(weight: torch.Tensor, quantization: HeadQuantization | None) -> Scorer:
@@ -139,5 +154,5 @@ def scorer(weight: torch.Tensor, quantization: HeadQuantization | None) -> Score
                     hint="fp8 has one scale a row and takes any width",
                 )
             )
-        return Nvfp4Scorer(*to_nvfp4(weight))
+        return Nvfp4Scorer(*to_nvfp4(weight), e2m1_numbers(weight.device))
     return PlainScorer(weight)
