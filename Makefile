@@ -68,7 +68,8 @@ mutants: $(VENV)/.ready
 
 # On a machine with a CUDA device.
 gpu-check:
-	$(PYTHON) -P -m pytest tests/gpu tests/fault/test_f38_f39_devices.py -q -m gpu
+	$(PYTHON) -P -m pytest tests/gpu tests/fault/test_f38_f39_devices.py -q -m gpu \
+	  --device-report bench/results/gpu.json --device-seconds 420
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/resolve.py
