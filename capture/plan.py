@@ -253,7 +253,6 @@ def plan_capture(
     *,
     captures: frozenset[GraphKind] = FULL_VERIFY,
     buckets: Mapping[int, Sequence[int]] | None = None,
-    hysteresis: bool = False,
 ) -> CapturePlan:
     """The plan for a spec, as its granted mode has it.
 
@@ -261,9 +260,9 @@ def plan_capture(
     FULL_AND_PIECEWISE have pieces for every number of tokens up to scheduler.max_num_batched_tokens.
 
     `captures` has the phases and modes that the engine's steps can be captured in: graphs of others are left out, and
-    say so. `buckets` gives sizes of one's own by depth, such as `best_ladder` finds; depths that it does not name keep
-    the ladder. `hysteresis` adds a bucket on either side of each tier. Raises `CaptureError` for buckets that the
-    schedule cannot use.
+    say so. `buckets` gives sizes of one's own by depth, such as `best_ladder` finds, and just these; depths that it does
+    not name keep the ladder, with compilation.hysteresis also a bucket on either side of each tier. Raises
+    `CaptureError` for buckets that the schedule cannot use.
     """
     schedule, granted, budget = (
         spec.schedule,
@@ -271,7 +270,7 @@ def plan_capture(
         spec.scheduler.max_num_batched_tokens,
     )
     in_tiers = tier_buckets(schedule, buckets)
-    beside = neighbours(schedule) if hysteresis else {}
+    beside = neighbours(schedule, without=buckets or ()) if spec.hysteresis else {}
     no_draft = _why_no_draft(spec)
     drafted = {} if no_draft else draft_buckets(schedule, in_tiers)
     plan = CapturePlan(

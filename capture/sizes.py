@@ -2,7 +2,7 @@
 own."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from graphspec.capture.ladder import request_ladder
 from graphspec.config.schedule import KSchedule
@@ -27,14 +27,17 @@ def tier_buckets(schedule: KSchedule, given: Mapping[int, Sequence[int]] | None 
     return {k: tuple(sorted(set(chosen[k]))) for k in schedule.depths}
 
 
-def neighbours(schedule: KSchedule) -> Buckets:
-    """The ladder's next size below and above each tier, by depth: for a batch that goes back and forth over a threshold.
+def neighbours(schedule: KSchedule, without: Collection[int] = ()) -> Buckets:
+    """The ladder's next size below and above each tier, by depth, but for depths of `without`: for a batch that goes back
+    and forth over a threshold.
 
     Below, such a batch is padded less when it has just shrunk; above, it keeps the depth that its drafts were made at.
     """
     ladder = request_ladder(1, schedule.max_num_seqs)
     sizes: dict[int, set[int]] = {}
     for first, last, k in schedule.tiers:
+        if k in without:
+            continue
         below = ladder[: bisect_left(ladder, first)][-1:]
         above = ladder[bisect_left(ladder, last + 1) :][:1]
         sizes.setdefault(k, set()).update(below, above)

@@ -130,6 +130,11 @@ class CompilationConfig:
     enforce_eager: bool = keyed(
         Stage.CAPTURE, default=False, doc="Whether nothing is captured at all."
     )
+    hysteresis: bool = keyed(
+        Stage.CAPTURE,
+        default=False,
+        doc="Whether each depth has a captured size more on either side of its batch sizes.",
+    )
     strict: bool = unkeyed(
         default=False,
         doc="Whether a downgrade of what was asked is an error.",

@@ -258,6 +258,7 @@ def _spec(
         watermark=config.watermark,
         device=config.device,
         program=config.program,
+        hysteresis=config.compilation.hysteresis,
         cache=config.cache,
         notes=(*(made.notes if made is not None else ()), *limits.notes),
     )

@@ -106,6 +106,11 @@ class EngineSpec:
     watermark: WatermarkConfig | None = keyed(Stage.CAPTURE, doc="Watermarked sampling, or none.")
     device: DeviceConfig = keyed(Stage.COMPILE, doc="The device to compile for.")
     program: str = keyed(Stage.COMPILE, doc="Import name of the engine's program factory.")
+    hysteresis: bool = keyed(
+        Stage.CAPTURE,
+        default=False,
+        doc="Whether each depth has a captured size more on either side of its batch sizes.",
+    )
     cache: CacheConfig = unkeyed(
         default=CacheConfig(),
         doc="The cache of compiled units.",

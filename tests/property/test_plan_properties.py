@@ -117,7 +117,7 @@ def test_all_pairs_of_steps_find_the_smallest_graph_and_use_every_graph(
 ):
     """13, 14: over all (batch t, batch t+1), none falls through, each runs the smallest graph of the right depth, and
     the graphs that the pairs run are those that are captured, no more and no fewer."""
-    plan = plan_capture(spec_of(base, schedule, mode), hysteresis=hysteresis)
+    plan = plan_capture(attrs.evolve(spec_of(base, schedule, mode), hysteresis=hysteresis))
     captured = frozenset(plan.keys)
     routes = Routes.of(plan, captured)
     rows, used = smallest_by_depth(plan), set()
@@ -152,7 +152,7 @@ def test_literally_all_pairs_of_small_schedules(base, schedule):
 @given(make=specs(), captures=st.sampled_from(KINDS), hysteresis=st.booleans(), data=st.data())
 def test_what_is_captured_is_what_steps_reach(base, make, captures, hysteresis, data):
     """14: in every mode, with every method, with adapters, whatever a source captures and a budget drops."""
-    plan = plan_capture(make(base), captures=captures, hysteresis=hysteresis)
+    plan = plan_capture(attrs.evolve(make(base), hysteresis=hysteresis), captures=captures)
     assert frozenset(plan.keys) == plan.reachable()
     if plan.keys:
         dropped = data.draw(st.sets(st.sampled_from(plan.keys), max_size=20))
@@ -288,13 +288,15 @@ def test_a_hole_in_the_captured_set_is_reported(base, schedule, data):
 
 @given(schedule=schedules(), speculator=st.sampled_from([None, *EXAMPLES]), data=st.data())
 def test_sizes_of_ones_own_are_taken_as_they_are(base, schedule, speculator, data):
-    """Any sizes that hold each depth's last batch make a plan that is as exact as the ladder's, drafts included."""
+    """Any sizes that hold each depth's last batch make a plan that is as exact as the ladder's, drafts included; where
+    hysteresis is asked for, too."""
     own = {}
     for k in data.draw(st.sets(st.sampled_from(schedule.depths))):
         last = max(tier[1] for tier in schedule.tiers if tier[2] == k)
         most = data.draw(st.sampled_from([last, schedule.max_num_seqs]))
         own[k] = [last, *data.draw(st.lists(st.integers(1, most), max_size=6))]
     spec = spec_of(base, schedule, speculator=speculator)
+    spec = attrs.evolve(spec, hysteresis=data.draw(st.booleans()))
     plan = plan_capture(spec, buckets=own, captures=EVERY_KIND)
     assert frozenset(plan.keys) == plan.reachable()
     assert plan.fallthrough() == ()

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import torch
 
 from graphspec.capture.backends.tape import TapeBackend
@@ -14,7 +15,7 @@ from graphspec.config.schedule import Range
 from graphspec.engine.buffers import SCRATCH_BLOCK, RequestRows
 from graphspec.engine.executor import Executor
 from graphspec.engine.llama import program
-from graphspec.engine.outputs import unflat
+from graphspec.engine.outputs import StepOutputs, unflat
 from graphspec.engine.weights import load_weights
 from graphspec.resolve.spec import EngineSpec
 from support.after_ready import plain
@@ -57,9 +58,27 @@ def sealed(plan: CapturePlan, executor: Executor) -> CaptureManager:
     return manager
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Batch:
+    """Requests for a graph, and what they give without one, from the cache as it was at first.
+
+    `rows` are the rows of the padded step that are tokens of requests. For these, `alone` has best tokens, logits and margins
+    of the batch run as it is, and `padded` the outputs of the padded step. `slots` are where their keys and values go, and
+    `written` what the padded step wrote there.
+    """
+
+    key: CaptureKey
+    requests: Sequence[RequestRows]
+    rows: Sequence[int]
+    alone: Sequence[torch.Tensor]
+    padded: Sequence[torch.Tensor]
+    slots: torch.Tensor
+    written: torch.Tensor
+
+
 class ReplayEngine:
-    """A sealed engine, and requests of random tokens in blocks of their own. With poisoned padding, the scratch block is full
-    of large numbers too."""
+    """A sealed engine, and requests of random tokens in blocks of their own. Every batch starts from the same cache, full of
+    keys and values that no text would give, and a scratch block of large numbers."""
 
     def __init__(
         self,
@@ -73,8 +92,9 @@ class ReplayEngine:
         self.spec, self.executor, self.near = spec, executor, near
         self.manager = sealed(plan or plan_capture(spec), executor)
         self.random = random.Random(seed)
-        self.executor.cache.normal_(generator=torch.Generator().manual_seed(seed))
-        self.executor.cache[:, :, SCRATCH_BLOCK].fill_(1e4)
+        executor.cache.normal_(generator=torch.Generator().manual_seed(seed))
+        executor.cache[:, :, SCRATCH_BLOCK].fill_(1e4)
+        self._first = executor.cache.clone()
 
     def requests(self, count: int, k: int) -> Sequence[RequestRows]:
         """Decode rows of `count` requests: own blocks, random lengths, and now and then fewer drafts than k."""
@@ -101,51 +121,58 @@ class ReplayEngine:
         padding = [self.executor.padding_request(key.k)] * (key.bucket - len(requests))
         self.executor.buffers.write([*requests, *padding])
 
-    def replay(self, key: CaptureKey, requests: Sequence[RequestRows]) -> Sequence[torch.Tensor]:
-        """Results of the real rows from the graph."""
+    def batch(self, key: CaptureKey, requests: Sequence[RequestRows]) -> Batch:
+        """The batch with what it gives eagerly, alone and padded."""
+        rows = real_rows(requests)
+        outputs = self.executor.run(requests, rows)
+        alone = [t.clone() for t in (outputs.best, outputs.value, outputs.margin)]
+        self._restore()
         self.write(key, requests)
-        return [t[real_rows(requests)] for t in self.manager.replay(key)]
-
-    def alone(self, requests: Sequence[RequestRows]) -> Sequence[torch.Tensor]:
-        """Best tokens, logits and margins of the real rows, from the batch as it is: no graph, no padding to a bucket."""
-        outputs = self.executor.run(requests, real_rows(requests))
-        return [t.clone() for t in (outputs.best, outputs.value, outputs.margin)]
-
-    def check(self, key: CaptureKey, requests: Sequence[RequestRows]) -> None:
-        """The replay is near to the batch alone."""
-        alone = self.alone(requests)
-        self.compare(alone, self.replay(key, requests))
-
-    def check_to_the_bit(self, key: CaptureKey, requests: Sequence[RequestRows]) -> None:
-        """As `check`; and the replay equals the padded step run eagerly, and no padding row writes where a request reads."""
-        near, real = self.near, real_rows(requests)
-        alone = self.alone(requests)
-        served = self.executor.cache[:, :, SCRATCH_BLOCK + 1 :]
-        kept = served.clone()
-        written = torch.zeros(served.shape[2:4], dtype=torch.bool)
-        for slot in self.executor.buffers.slots.tensor[: len(real)].tolist():
-            written.view(-1)[slot - written.shape[1]] = True
-        self.write(key, requests)
+        slots = self.executor.buffers.slots.tensor[torch.tensor(rows)]
         with torch.no_grad():
-            eager = [t[real].clone() for t in self.executor.step(key)]
-        replayed = self.replay(key, requests)
-        assert all(torch.equal(a, b) for a, b in zip(eager, replayed, strict=True))
-        # All but the new tokens' places is as it was.
-        assert torch.equal(served[:, :, ~written], kept[:, :, ~written])
-        assert torch.allclose(served[:, :, written], kept[:, :, written], rtol=near, atol=near)
-        self.compare(alone, replayed)
+            padded = [t[rows].clone() for t in self.executor.step(key)]
+        written = self._by_slot(self.executor.cache)[:, :, slots].clone()
+        self._restore()
+        return Batch(
+            key=key,
+            requests=requests,
+            rows=rows,
+            alone=alone,
+            padded=padded,
+            slots=slots,
+            written=written,
+        )
 
-    def compare(self, alone: Sequence[torch.Tensor], replayed: Sequence[torch.Tensor]) -> None:
+    def check(self, batch: Batch) -> None:
+        """The replay gives and writes to the bit what the padded step does, and nothing else where a request reads; and its
+        results are near to those of the batch alone."""
+        self.write(batch.key, batch.requests)
+        replayed = [t[batch.rows] for t in self.manager.replay(batch.key)]
+        assert all(torch.equal(a, b) for a, b in zip(batch.padded, replayed, strict=True))
+        now, first = self._by_slot(self.executor.cache), self._by_slot(self._first)
+        assert torch.equal(now[:, :, batch.slots], batch.written)
+        now[:, :, batch.slots] = first[:, :, batch.slots]
+        served = slice((SCRATCH_BLOCK + 1) * self.spec.kv_cache.block_size, None)
+        assert torch.equal(now[:, :, served], first[:, :, served])
+        self.executor.cache[:, :, SCRATCH_BLOCK] = self._first[:, :, SCRATCH_BLOCK]
+        self._compare(batch.alone, unflat(self.spec, replayed))
+
+    def _compare(self, alone: Sequence[torch.Tensor], found: StepOutputs) -> None:
         """The best tokens are the same but for near ties, and their logits and margins are near."""
-        near = self.near
-        best, values, margins = alone
-        found = unflat(self.spec, replayed)
+        near, (best, values, margins) = self.near, alone
         assert torch.allclose(found.value, values, rtol=near, atol=near)
         assert torch.allclose(found.margin, margins, rtol=near, atol=2 * near)
         clear = margins > 4 * near
         assert torch.equal(found.best[clear], best[clear])
         # Enough of them are no near ties for this to say something.
         assert len(best) < 10 or clear.float().mean() > 0.5
+
+    def _by_slot(self, cache: torch.Tensor) -> torch.Tensor:
+        """[layers, 2, slots, kv_heads, head_dim]."""
+        return cache.flatten(2, 3)
+
+    def _restore(self) -> None:
+        self.executor.cache.copy_(self._first)
 
 
 def real_rows(requests: Sequence[RequestRows]) -> Sequence[int]:

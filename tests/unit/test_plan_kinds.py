@@ -6,14 +6,20 @@ import pytest
 from graphspec.capture.dispatch import Fallthrough, Step, dispatch
 from graphspec.capture.keys import EVERY_KIND, FULL_VERIFY, CaptureKey, GraphMode, Phase
 from graphspec.capture.left_out import left_out_of
+from graphspec.capture.limits import Limits
 from graphspec.capture.plan import DRAFT, PIECES, VERIFY, plan_capture
 from graphspec.capture.program import captures_of
 from graphspec.capture.routes import Routes
+from graphspec.capture.traffic import Traffic
+from graphspec.capture.traffic_plan import plan_for_traffic
+from graphspec.config.engine import EngineConfig
 from graphspec.config.extras import LoRAConfig
 from graphspec.errors import CaptureError
+from graphspec.fields import Stage
 from support.plans import spec_for
 from support.speculative import resolved_case
 
+COMPILE, CAPTURE = Stage.COMPILE, Stage.CAPTURE
 TABLE = [(1, 8, 4), (9, 16, 2), (17, 20, 0)]
 DYNAMIC = {"num_speculative_tokens": 4, "num_speculative_tokens_per_batch_size": TABLE}
 SMALL = {"max_num_seqs": 20, "max_num_batched_tokens": 256}
@@ -178,18 +184,42 @@ def test_more_adapters_than_the_most_is_a_named_reason(with_adapters):
 def test_hysteresis_adds_a_bucket_on_either_side_of_a_tier(tiny_config):
     """A batch that just grew keeps its drafts, one that just shrank is padded less, and each bucket is reached."""
     spec = spec_for(tiny_config, TABLE, k=4, max_num_seqs=20)
-    plan = plan_capture(spec, hysteresis=True)
+    plan = plan_capture(attrs.evolve(spec, hysteresis=True))
     assert plan.buckets == {4: (*range(1, 9), 10), 2: (8, 10, 12, 14, 16, 18), 0: (16, 18, 20)}
     assert frozenset(plan.keys) == plan.reachable()
     assert plan.key_for(9, 4) == CaptureKey(Phase.TARGET_VERIFY, 4, 10)
     assert plan.key_for(3, 2) == CaptureKey(Phase.TARGET_VERIFY, 2, 8)
 
 
+def test_hysteresis_is_asked_for_in_the_config_and_changes_graphs_alone(tiny_config):
+    """Off unless asked; code compiled without it serves, and captured graphs are told apart."""
+    plain, asked = (
+        EngineConfig.from_dict(tiny_config(compilation=section)).resolve()
+        for section in ({}, {"hysteresis": True})
+    )
+    assert not plain.hysteresis
+    assert asked.hysteresis
+    same, differing = (
+        plain.compute_hash(stage) == asked.compute_hash(stage) for stage in (COMPILE, CAPTURE)
+    )
+    assert (same, differing) == (True, False)
+
+
+def test_sizes_of_one_s_own_have_no_neighbours(tiny_config):
+    """What a budget allows, or a plan wrote, is not exceeded; depths that nobody named have theirs."""
+    spec = attrs.evolve(spec_for(tiny_config, TABLE, k=4, max_num_seqs=20), hysteresis=True)
+    plan = plan_capture(spec, buckets={2: (16,)})
+    assert plan.buckets == {4: (*range(1, 9), 10), 2: (16,), 0: (16, 18, 20)}
+    assert frozenset(plan.keys) == plan.reachable()
+    limited = plan_for_traffic(spec, Traffic.uniform(20), Limits(max_graphs=5)).plan
+    assert len(limited.keys) == 5
+
+
 def test_a_neighbour_beyond_the_token_budget_is_left_out_and_says_so(tiny_config):
     """The schedule's own batches fit into the budget; a bucket that is only for hysteresis need not."""
     spec = spec_for(tiny_config, [(1, 4, 9), (5, 9, 1)], k=9, max_num_seqs=9)
     spec = attrs.evolve(spec, scheduler=attrs.evolve(spec.scheduler, max_num_batched_tokens=40))
-    plan = plan_capture(spec, hysteresis=True)
+    plan = plan_capture(attrs.evolve(spec, hysteresis=True))
     five = CaptureKey(Phase.TARGET_VERIFY, 9, 5)
     assert plan.left_out[five] is Fallthrough.ABOVE_TOKEN_BUDGET
     assert plan.key_for(5, 9) == CaptureKey(Phase.TARGET_VERIFY, 1, 5)

@@ -144,7 +144,7 @@ def test_B72_padding_rows_stay_what_they_are(wide):
     width, requests = 1 + bucket.k, wide.requests(5, 2)
     scratch = range(wide.spec.kv_cache.block_size)
     for _ in range(3):
-        wide.check_to_the_bit(bucket, requests)
+        wide.check(wide.batch(bucket, requests))
         rows = slice(5 * width, 8 * width)
         assert set(buffers.positions.tensor[rows].tolist()) == {0}
         assert set(buffers.slots.tensor[rows].tolist()) <= set(scratch)
@@ -179,11 +179,10 @@ def test_B75_nothing_of_an_earlier_batch_is_left(wide):
     buffers = wide.executor.buffers
     for count in falling_then_any():
         bucket = key(2, 3 if count <= 3 else 8)
-        requests = wide.requests(count, 2)
-        alone = wide.alone(requests)
+        batch = wide.batch(bucket, wide.requests(count, 2))
         for buffer in buffers.all:
             buffer.tensor.fill_(NOWHERE)
-        wide.compare(alone, wide.replay(bucket, requests))
+        wide.check(batch)
         padded = slice(count * 3, bucket.tokens)
         for buffer in (buffers.token_ids, buffers.positions, buffers.slots):
             assert set(buffer.tensor[padded].tolist()) <= {buffer.padding.harmless}
@@ -229,7 +228,7 @@ def test_B76_every_padded_batch_returns_and_equals_the_exact_one(wide, bucket):
         requests, ended = wide.requests(count, 2), []
 
         def run(count=count, requests=requests, ended=ended):
-            wide.check_to_the_bit(key(2, bucket), requests)
+            wide.check(wide.batch(key(2, bucket), requests))
             ended.append(count)
 
         watched = threading.Thread(target=run, daemon=True)
