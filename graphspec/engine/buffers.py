@@ -1,12 +1,17 @@
 """Static buffers of a decode step: allocated once at the largest size, written in place, never replaced."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import numpy as np
 import torch
 
 from graphspec.capture.buffers import Padding, StaticBuffer
 from graphspec.engine.block_pool import SCRATCH_BLOCK
+from graphspec.errors import CaptureError, Problem
+from graphspec.kernels.batch import Requests, Rows
+from graphspec.kernels.registry import choose
 from graphspec.resolve.spec import EngineSpec
 
 _NOWHERE = 1 << 40
@@ -31,7 +36,8 @@ class RequestRows:
 
 @attrs.frozen(kw_only=True, eq=False)
 class StepBuffers:
-    """Inputs of a step. The first rows are in use; what lies behind them is stale and not read."""
+    """Inputs of a step. The first rows are in use; what lies behind them is stale and not read. `prepare` is the kernel that
+    makes the rows."""
 
     token_ids: StaticBuffer
     positions: StaticBuffer
@@ -40,12 +46,13 @@ class StepBuffers:
     context_lens: StaticBuffer
     query_starts: StaticBuffer
     block_size: int
+    prepare: Callable[[Requests, Rows], Rows]
 
     @property
     def all(self) -> Sequence[StaticBuffer]:
         """Every buffer."""
-        names = [a.name for a in attrs.fields(StepBuffers) if a.name != "block_size"]
-        return [getattr(self, name) for name in names]
+        held = (getattr(self, a.name) for a in attrs.fields(StepBuffers))
+        return [one for one in held if isinstance(one, StaticBuffer)]
 
     def by_name(self) -> Mapping[str, torch.Tensor]:
         """Every tensor, by name."""
@@ -53,39 +60,59 @@ class StepBuffers:
 
     def write(self, requests: Sequence[RequestRows]) -> int:
         """Copies a step in, and returns its number of rows. Raises `CaptureError` for more than the buffers hold."""
-        ids: list[float] = []
-        positions: list[float] = []
-        slots: list[float] = []
-        lens: list[int] = []
-        starts = [0]
         width = self.block_tables.tensor.shape[1]
-        tables = []
-        for r in requests:
-            rows = len(r.tokens) + r.padding
-            real = range(r.position, r.position + len(r.tokens))
-            ids.extend([*r.tokens, *[self.token_ids.fill] * r.padding])
-            positions.extend([*real, *[self.positions.fill] * r.padding])
-            slots.extend([*(self._slot(r, p) for p in real), *[self.slots.fill] * r.padding])
-            lens.append(r.position + rows)
-            starts.append(starts[-1] + rows)
-            tables.append([*r.blocks, *[SCRATCH_BLOCK] * (width - len(r.blocks))])
-        for buffer, values in (
-            (self.token_ids, ids),
-            (self.positions, positions),
-            (self.slots, slots),
-            (self.context_lens, lens),
-            (self.query_starts, starts),
-            (self.block_tables, tables),
+        self._check_blocks(requests)
+        tables = [[*r.blocks, *[SCRATCH_BLOCK] * (width - len(r.blocks))] for r in requests]
+        starts = [0, *itertools.accumulate(len(r.tokens) for r in requests)]
+        padding = [r.padding for r in requests]
+        self.block_tables.copy_in(_int64(tables))
+        rows = starts[-1] + sum(padding)
+        device = self.slots.tensor.device
+        into = {}
+        for name, count in (
+            *(("token_ids", rows), ("positions", rows), ("slots", rows)),
+            *(("context_lens", len(requests)), ("query_starts", len(requests) + 1)),
         ):
-            buffer.copy_in(values)
-            buffer.leave(len(values))
-        return starts[-1]
-
-    def _slot(self, request: RequestRows, position: int) -> int:
-        return (
-            request.blocks[position // self.block_size] * self.block_size
-            + position % self.block_size
+            buffer: StaticBuffer = getattr(self, name)
+            buffer.leave(count)
+            into[name] = buffer.tensor[:count]
+        self.prepare(
+            Requests(
+                tokens=_int64([t for r in requests for t in r.tokens]).to(device),
+                cu_tokens=_int64(starts).to(device),
+                firsts=_int64([r.position for r in requests]).to(device),
+                padding=_int64(padding).to(device),
+                blocks=self.block_tables.tensor[: len(requests)],
+                rows=rows,
+                block_size=self.block_size,
+                fill_token=int(self.token_ids.fill),
+                fill_position=int(self.positions.fill),
+                fill_slot=int(self.slots.fill),
+            ),
+            Rows(**into),
         )
+        self.block_tables.leave(len(requests))
+        return rows
+
+    def _check_blocks(self, requests: Sequence[RequestRows]) -> None:
+        """A token past its request's blocks would be written to the scratch block, and be lost without a word."""
+        width = self.block_tables.tensor.shape[1]
+        problems = [
+            Problem(
+                where=f"request {at} of a step",
+                found=f"{len(r.blocks)} blocks for positions below {r.position + len(r.tokens)}",
+                wanted=f"a block of {self.block_size} slots for each position, and at most {width} blocks",
+            )
+            for at, r in enumerate(requests)
+            if r.position + len(r.tokens) > len(r.blocks) * self.block_size or len(r.blocks) > width
+        ]
+        if problems:
+            raise CaptureError(problems)
+
+
+def _int64(values: Sequence[int]) -> torch.Tensor:
+    # By way of numpy: torch takes each integer of a list apart.
+    return torch.from_numpy(np.asarray(values, dtype=np.int64))
 
 
 def allocate_buffers(spec: EngineSpec, *, debug_padding: bool = False) -> StepBuffers:
@@ -112,6 +139,7 @@ def allocate_buffers(spec: EngineSpec, *, debug_padding: bool = False) -> StepBu
         context_lens=buffer("context_lens", requests, unread=_NOWHERE),
         query_starts=buffer("query_starts", requests + 1, unread=_NOWHERE),
         block_size=block_size,
+        prepare=choose("batch", device=device).implementation.load(),
     )
 
 
