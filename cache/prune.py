@@ -48,7 +48,7 @@ def choose(root: str, wanted: Wanted) -> tuple[StoredFile, ...]:
     if wanted.unit is not None:
         found = [f for f in found if _unit(f) == wanted.unit]
     if wanted.other_toolchain:
-        here = {target.value: _versions(_toolchain(target)) for target in Target}
+        here = [_versions(_toolchain(target)) for target in Target]
         found = [f for f in found if _is_of_another(f, here)]
     return tuple(found)
 
@@ -88,7 +88,7 @@ def _unit(file: StoredFile) -> str | None:
     return seen.unit if seen is not None else None
 
 
-def _is_of_another(file: StoredFile, here: Mapping[str, bytes]) -> bool:
+def _is_of_another(file: StoredFile, here: Sequence[Mapping[str, bytes]]) -> bool:
     """Whether this installation could not use the entry. One whose key says nothing of a toolchain is none of them."""
     if not file.readable_format:
         return True
@@ -100,11 +100,13 @@ def _is_of_another(file: StoredFile, here: Mapping[str, bytes]) -> bool:
     stored = key.get("toolchain") if isinstance(key, Mapping) else None
     if not isinstance(stored, Mapping):
         return False
-    return _versions(stored) not in here.values()
+    # A kernel's key names fewer versions than a unit's: those that it names must be here.
+    asked = _versions(stored).items()
+    return not any(asked <= mine.items() for mine in here)
 
 
-def _versions(toolchain: Mapping[str, Any]) -> bytes:
-    return encode({name: toolchain[name] for name in _VERSIONS if name in toolchain})
+def _versions(toolchain: Mapping[str, Any]) -> Mapping[str, bytes]:
+    return {name: encode(toolchain[name]) for name in _VERSIONS if name in toolchain}
 
 
 def _toolchain(target: Target) -> Mapping[str, Any]:

@@ -155,6 +155,13 @@ class KernelError(GraphspecError):
     headline = "a kernel was called with the wrong inputs"
 
 
+class TargetError(GraphspecError):
+    """Kernels are to be compiled for something that is no GPU, or within bounds that cannot be read."""
+
+    exit_code = 2
+    headline = "kernels cannot be compiled as asked"
+
+
 class TrafficError(GraphspecError):
     """A histogram of batch sizes cannot be read, or does not fit the schedule. Carries every problem that was found."""
 

@@ -62,14 +62,14 @@ def toolchain(device: DeviceConfig) -> Mapping[str, Any]:
     if device.target is Target.CUDA:
         facts["cuda"] = torch.version.cuda
         facts["rocm"] = torch.version.hip
-        facts["triton"] = _triton_build()
+        facts["triton"] = triton_build()
         # The library that launches the kernels is compiled for this processor, or for the stated baseline.
         facts["host"] = measure_device(evolve(device, target=Target.CPU))
     settings = {"environment": code_environment(os.environ), "torch_state": torch_state()}
     return {**facts, **{part: values for part, values in settings.items() if values}}
 
 
-def _triton_build() -> tuple[str, str] | None:
+def triton_build() -> tuple[str, str] | None:
     """Version of Triton, and a digest of the content of its files as its wheel lists them."""
     try:
         found = importlib.metadata.distribution("triton")

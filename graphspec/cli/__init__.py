@@ -57,6 +57,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.cache:cache",
         "Look into the cache folder, check it, and keep it small.",
     ),
+    "kernels": (
+        "graphspec.cli.kernels:kernels",
+        "Which kernel a device gets and why; compile them for GPUs elsewhere.",
+    ),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }
 """Command -> where it is, and its one line of help, so that help imports no command."""

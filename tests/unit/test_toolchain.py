@@ -57,7 +57,7 @@ VERSIONS = {
     "graphspec": (graphspec, "__version__", "9.9"),
     "pipeline": (toolchain_module, "COMPILER_EPOCH", 99),
     "Python": (toolchain_module.sys, "version_info", (3, 99)),
-    "triton": (toolchain_module, "_triton_build", lambda: ("9.9", "digest")),
+    "triton": (toolchain_module, "triton_build", lambda: ("9.9", "digest")),
 }
 
 
@@ -95,7 +95,7 @@ def test_the_build_of_triton_is_the_content_of_its_wheel(monkeypatch):
     def build(*files, version="3.7.1"):
         found = types.SimpleNamespace(version=version, files=[File(*f) for f in files] or None)
         monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
-        return toolchain_module._triton_build()
+        return toolchain_module.triton_build()
 
     one = (("triton/a.py", "h1"), ("triton/b.so", "h2"))
     usual = build(*one)

@@ -1,0 +1,208 @@
+"""Compiled kernels for GPUs in the cache: compiled once for each architecture, on any machine, and found again."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from graphspec.cache.compiling.device import measure_device
+from graphspec.cache.compiling.toolchain import triton_build
+from graphspec.cache.entry import Entry
+from graphspec.cache.load import unusable_store
+from graphspec.cache.opened import OpenCache
+from graphspec.cache.store import Lookup, Outcome
+from graphspec.cache.units import EntryKey
+from graphspec.config.device import Target
+from graphspec.errors import OfflineMissError, Problem
+from graphspec.kernels.preload import install, preload
+from graphspec.kernels.resources import Resources
+from graphspec.kernels.targets import GpuTarget, compile_variant, triton_version
+from graphspec.kernels.variants import Variant, kernel_modules, variants_of
+from graphspec.keys.encoding import EPOCH, encode
+from graphspec.keys.factors import digest
+from graphspec.resolve.spec import EngineSpec
+
+_METHODS_OF = {"graphspec.kernels.ngram_gpu": ("ngram", "ngram_gpu")}
+"""Kernels that only some drafting methods launch. Any other may run in every step."""
+
+
+@attrs.frozen(kw_only=True)
+class KernelResult:
+    """What became of a variant for a target. `seconds` is what it took here; `problem` why it could not be stored, or in
+    what it differs from what is stored. `entry` has the bytes."""
+
+    variant: str
+    target: str
+    key: str
+    outcome: Outcome
+    compiled: bool
+    seconds: float
+    bytes: int
+    resources: Resources
+    problem: str = ""
+    entry: Entry = attrs.field(repr=False)
+
+
+Listener = Callable[[KernelResult], None]
+
+
+def kernel_key(variant: Variant, target: GpuTarget) -> EntryKey:
+    """The key of a compiled variant: its code and what that calls, types, constants, options, Triton, and the target.
+
+    The source's digest is the one that Triton itself uses, which covers every function that the kernel calls. Needs Triton,
+    and no GPU.
+    """
+    triton_version()
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    text = encode(
+        {
+            "epoch": EPOCH,
+            "kind": "kernel",
+            "unit": unit_name(variant),
+            "source": variant.kernel.cache_key,
+            "signature": dict(variant.types),
+            "constexprs": dict(variant.constexprs),
+            "options": dict(variant.options),
+            "toolchain": {"triton": triton_build()},
+            "environment": dict(get_cache_invalidating_env_vars()),
+            "device": target.profile(),
+        }
+    )
+    return EntryKey(text, digest(text))
+
+
+def unit_name(variant: Variant) -> str:
+    """What listings of the cache call a variant."""
+    return f"kernel.{variant.name}"
+
+
+def load_or_compile_kernels(
+    variants: Sequence[Variant],
+    targets: Sequence[GpuTarget],
+    cache: OpenCache,
+    *,
+    strict: bool = False,
+    listener: Listener = lambda result: None,
+) -> Sequence[KernelResult]:
+    """Each variant for each target: from the cache, or compiled here and stored.
+
+    Raises `OfflineMissError` with all that is missing where compiling is forbidden, and with `strict` `CacheUnusableError`
+    where a result cannot be stored.
+    """
+    asked = [(v, t, kernel_key(v, t), time.perf_counter()) for v in variants for t in targets]
+    found = [cache.store.get(key) for _, _, key, _ in asked]
+    missing = [one for one, lookup in zip(asked, found, strict=True) if lookup.entry is None]
+    if missing and cache.offline is not None:
+        raise OfflineMissError(
+            Problem(
+                where=f"kernel {v.name} for {t}",
+                found=f"no entry {key.digest} in {cache.offline}",
+                wanted="a compiled kernel",
+                hint=f"graphspec kernels compile --target {t}, where compiling is allowed",
+            )
+            for v, t, key, _ in missing
+        )
+    results = []
+    for (variant, target, key, _), lookup in zip(asked, found, strict=True):
+        began = time.perf_counter()
+        results.append(
+            _result(variant, target, lookup, lookup.entry, began)
+            if lookup.entry is not None
+            else _compiled(variant, target, key, lookup, cache, strict)
+        )
+        listener(results[-1])
+    return results
+
+
+def _compiled(
+    variant: Variant,
+    target: GpuTarget,
+    key: EntryKey,
+    lookup: Lookup,
+    cache: OpenCache,
+    strict: bool,
+) -> KernelResult:
+    began = time.perf_counter()
+    binary = compile_variant(variant, target)
+    entry = Entry(
+        key=key,
+        metadata={
+            "unit": unit_name(variant),
+            "device": target.backend,
+            "compile_seconds": binary.seconds,
+            "resources": attrs.asdict(binary.resources),
+            "facts": dict(binary.facts),
+            "provenance": {"triton": triton_version()},
+        },
+        payload=binary.payload,
+    )
+    stored = cache.store.put(entry)
+    if strict and stored.failed:
+        raise unusable_store(stored.reason)
+    differs = "other bytes are stored under its key, and stayed" if stored.differs else ""
+    return _result(variant, target, lookup, entry, began, stored.reason or differs, compiled=True)
+
+
+def _result(
+    variant: Variant,
+    target: GpuTarget,
+    lookup: Lookup,
+    entry: Entry,
+    began: float,
+    problem: str = "",
+    *,
+    compiled: bool = False,
+) -> KernelResult:
+    return KernelResult(
+        variant=variant.name,
+        target=str(target),
+        key=entry.key.digest,
+        outcome=lookup.outcome,
+        compiled=compiled,
+        seconds=time.perf_counter() - began,
+        bytes=len(entry.payload),
+        resources=Resources(**entry.metadata["resources"]),
+        problem=problem,
+        entry=entry,
+    )
+
+
+def needed_variants(spec: EngineSpec) -> Sequence[Variant]:
+    """The variants that an engine of this contract may launch on a GPU."""
+    method = spec.speculative.method if spec.speculative is not None else ""
+    return variants_of([m for m in kernel_modules() if method in _METHODS_OF.get(m, (method,))])
+
+
+def device_target(spec: EngineSpec) -> GpuTarget | None:
+    """The GPU of this machine that the contract is for; None for a contract that is for a CPU."""
+    if spec.device.target is not Target.CUDA:
+        return None
+    profile = measure_device(spec.device)
+    return GpuTarget(profile.kind, profile.capability[0])
+
+
+def warm_kernels(
+    spec: EngineSpec, cache: OpenCache, *, strict: bool = False, load: bool = True
+) -> Sequence[KernelResult]:
+    """For a contract on a GPU: its kernels from the cache, or compiled, and loaded onto the device, so that no launch
+    compiles. Nothing for a CPU. With `load` off they are only put where Triton finds them."""
+    target = device_target(spec)
+    if target is None:
+        return ()
+    variants = needed_variants(spec)
+    results = load_or_compile_kernels(variants, [target], cache, strict=strict)
+    put_in_place(variants, target, results)
+    if load:
+        preload(variants)
+    return results
+
+
+def put_in_place(
+    variants: Sequence[Variant], target: GpuTarget, results: Sequence[KernelResult]
+) -> None:
+    """Puts what was loaded or compiled for a target where Triton finds it."""
+    for variant, result in zip(variants, results, strict=True):
+        facts: dict[str, Any] = dict(result.entry.metadata["facts"])
+        install(variant, target, result.entry.payload, facts)
