@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -112,6 +113,7 @@ def load_or_compile(
     listener: Listener = lambda result: None,
     lock_wait_seconds: float = _LOCK_WAIT_S,
     offline: str | None = None,
+    compiler: "Compiler | None" = None,
 ) -> tuple[Mapping[str, "Artifact"], Sequence[UnitResult]]:
     """Artifacts by unit name, and what became of each unit, in the order of `units`. Units of one key share an artifact.
 
@@ -121,9 +123,10 @@ def load_or_compile(
     `CacheUnusableError`, and one that differs from what is stored a `NondeterministicError`.
 
     `offline` is the cache folder where compiling is forbidden: units that are not stored are an `OfflineMissError`, which is
-    explained by what that folder holds. `listener` is told of each unit as it is finished.
+    explained by what that folder holds. `listener` is told of each unit as it is finished. `compiler`, for one job, is used
+    in place of a new one and stays open.
     """
-    run = _Run(spec, store, locks, strict, single_threaded, listener, lock_wait_seconds)
+    run = _Run(spec, store, locks, strict, single_threaded, listener, lock_wait_seconds, compiler)
     keyed = keyed_units(units, spec)
     firsts = first_of_each_key(keyed)
     pending = [one for one in firsts.values() if not run.load(one)]
@@ -149,7 +152,9 @@ class _Run:
         single_threaded: bool,
         listener: Listener,
         lock_wait: float,
+        compiler: "Compiler | None" = None,
     ) -> None:
+        self._given = compiler
         self._spec = spec
         self._store = store
         self._locks = locks
@@ -203,6 +208,10 @@ class _Run:
         work: queue.SimpleQueue[Keyed] = queue.SimpleQueue()
         for keyed in pending:
             work.put(keyed)
+        if jobs == 1:
+            # Here, because a compiler that stays open dies with the thread that started it.
+            self._lane(work)
+            return
         with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(pending)))) as pool:
             lanes = [pool.submit(self._lane, work) for _ in range(pool._max_workers)]
             try:
@@ -316,9 +325,11 @@ class _Run:
         self.results[keyed.unit.name] = result
         self._listener(result)
 
-    def _compiler(self) -> "Compiler":
+    def _compiler(self) -> "AbstractContextManager[Compiler]":
         from graphspec.cache.compiling.compiler import Compiler
 
+        if self._given is not None:
+            return nullcontext(self._given)
         device = self._spec.device
         return Compiler(compiler_flags(device), compiler_options(device), device.target.value)
 

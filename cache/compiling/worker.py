@@ -17,7 +17,8 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Ends this process when the thread that started it ends, however that ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:
@@ -55,7 +56,7 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    _die_with_parent()
+    die_with_parent()
     # Compilers print; the channel of answers must hold answers only.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -11,7 +11,6 @@ from graphspec.cli.common import (
     FINDINGS,
     FINE,
     cache_dir_option,
-    config_option,
     json_option,
     print_json,
     set_option,
@@ -25,7 +24,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@config_option
+@click.option(
+    "--config",
+    "configs",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="Config file; - for standard input. Several of them fill caches only.",
+)
 @set_option
 @cache_dir_option
 @json_option
@@ -53,8 +59,27 @@ if TYPE_CHECKING:
 @click.option(
     "--trace", metavar="FILE", help="Also write what ran when, for chrome://tracing or Perfetto."
 )
+@click.option(
+    "--matrix",
+    multiple=True,
+    metavar="NAME=V1,V2",
+    help="Fill the cache for each value of a field, as in --matrix tp=1,2,4. Can be repeated.",
+)
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    help="Fill the cache by processes of this machine or of a Ray cluster, and capture nothing.",
+)
+@click.option("--address", metavar="ADDRESS", help="The Ray cluster. Default: one of this machine.")
+@click.option(
+    "--memory",
+    "memory_gib",
+    type=click.FloatRange(min=0),
+    metavar="GIB",
+    help="Memory that one compile of a matrix is said to take. Default: 1.5.",
+)
 def warmup(
-    config: str,
+    configs: tuple[str, ...],
     settings: tuple[str, ...],
     cache_dir: str | None,
     as_json: bool,
@@ -64,10 +89,35 @@ def warmup(
     buckets_file: str | None,
     report_file: str | None,
     trace: str | None,
+    matrix: tuple[str, ...],
+    executor: str | None,
+    address: str | None,
+    memory_gib: float | None,
 ) -> int:
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
     from graphspec.api import load
 
+    if len(configs) > 1 or matrix or executor or address or memory_gib is not None:
+        asked = {"strict": strict, "buckets": buckets_file, "report": report_file, "trace": trace}
+        if alone := [f"--{name}" for name, value in asked.items() if value]:
+            raise click.UsageError(
+                f"{', '.join(alone)}: only for one config on this machine, where graphs are captured"
+            )
+        from graphspec.cli.fleet import MEMORY_GIB, warm_fleet
+
+        return warm_fleet(
+            configs,
+            matrix,
+            settings,
+            executor=executor or "local",
+            address=address,
+            cache_dir=cache_dir,
+            jobs=jobs,
+            memory_gib=MEMORY_GIB if memory_gib is None else memory_gib,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+    (config,) = configs
     if dry_run and trace is not None:
         raise click.UsageError("--trace tells of a warmup that runs, and with --dry-run none does")
     spec = load(config, settings)
