@@ -13,9 +13,9 @@ import torch
 from graphspec.capture.keys import GraphMode
 from graphspec.capture.manager import CaptureManager
 from graphspec.engine.buffers import RequestRows
-from graphspec.engine.drafters.context import DraftContext
+from graphspec.engine.drafters.context import DraftContext, Export
 from graphspec.engine.drafters.making import make_drafter
-from graphspec.engine.drafters.protocol import Computed, Speculator, TargetStep
+from graphspec.engine.drafters.protocol import Computed, Proposal, Speculator, TargetStep
 from graphspec.engine.executor import Executor
 from graphspec.engine.kv_manager import KVLimits, KVManager
 from graphspec.engine.metrics import EngineCounts, EngineMetrics
@@ -62,6 +62,7 @@ class Generator:
     """Runs requests through an executor whose decode steps are captured and sealed.
 
     `end_of_text` ends a request that does not ignore it; `decode` turns tokens into text, and without it there is none.
+    `export` receives hidden states, where the method exports them.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Generator:
         *,
         end_of_text: frozenset[int] = frozenset(),
         decode: Decode | None = None,
+        export: Export | None = None,
     ) -> None:
         self._executor = executor
         self._manager = manager
@@ -86,7 +88,9 @@ class Generator:
         self._metrics = EngineMetrics(self.scheduler, spec.num_speculative_tokens)
         self._drafter: Speculator | None = None
         if spec.speculative is not None:
-            self._drafter = make_drafter(DraftContext(spec=spec, weights=executor.weights))
+            self._drafter = make_drafter(
+                DraftContext(spec=spec, weights=executor.weights, export=export)
+            )
         self._draft_logits: dict[int, torch.Tensor] = {}
         self._next_id = 0
         self.routes: Counter[str] = Counter()
@@ -133,8 +137,9 @@ class Generator:
         ran = self._run(plan)
         accepted = self._verify(plan, before, ran)
         result = self.scheduler.finish(plan, accepted)
+        # The drafter sees the last step of a request too: its blocks may serve another one, with draft keys and states.
+        self._draft(plan, ran, result.finished)
         self._forget([r.id for r in result.finished])
-        self._draft(plan, ran)
         self._metrics.count_step(plan, accepted, result, ran.rows)
         return result
 
@@ -263,14 +268,14 @@ class Generator:
         made = iter(verify_step(self._spec, rows, ran.outputs, self._draft_logits) if rows else ())
         return [next(made) if part.samples else None for part in plan.requests]
 
-    def _draft(self, plan: StepPlan, ran: _Ran) -> None:
+    def _draft(self, plan: StepPlan, ran: _Ran, finished: Sequence[Request]) -> None:
         """Shows the drafter what the step computed, and takes its drafts. At a depth of 0 it is shown too: a hole in its
         keys and values would stay when the depth rises again."""
         for part in plan.requests:
             self._draft_logits.pop(part.request, None)
         if self._drafter is None:
             return
-        now = {r.id: r for r in self.scheduler.running}
+        now = {r.id: r for r in (*self.scheduler.running, *finished)}
         seen = [
             self._computed(part, now[part.request], row, plan.depth)
             for part, row in zip(plan.requests, ran.first, strict=True)
@@ -282,7 +287,7 @@ class Generator:
         drafts = self._drafter.propose(
             TargetStep(requests=seen, hidden=outputs.hidden, aux=outputs.aux)
         )
-        proposed = {c.request: d for c, d in zip(seen, drafts, strict=True) if d.tokens}
+        proposed = {c.request: _chain(d) for c, d in zip(seen, drafts, strict=True) if d.tokens}
         self.scheduler.propose({request: d.tokens for request, d in proposed.items()})
         for request, d in proposed.items():
             if d.logits is not None:
@@ -322,6 +327,18 @@ def generation_of(request: Request, finished: FinishReason) -> Generation:
         cached=counts.cached,
         preempted=counts.preempted,
     )
+
+
+def _chain(proposal: Proposal) -> Proposal:
+    """The first branch of a tree of drafts: a step verifies one token a position."""
+    if proposal.parents is None:
+        return proposal
+    branch, parent = [], -1
+    while parent in proposal.parents:
+        parent = proposal.parents.index(parent)
+        branch.append(parent)
+    logits = None if proposal.logits is None else proposal.logits[branch]
+    return Proposal(tokens=[proposal.tokens[at] for at in branch], logits=logits)
 
 
 def _rows(part: Scheduled, padding: int) -> RequestRows:
