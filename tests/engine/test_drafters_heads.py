@@ -19,6 +19,9 @@ LAYER = {
 QWEN = LAYER | {"self_attn.q_norm", "self_attn.k_norm"}
 
 
+ADAPTIVE = {"enable_adaptive_verification": True}
+
+
 def below(prefix, names):
     return {f"{prefix}{name}.weight" for name in names}
 
@@ -72,7 +75,7 @@ def proposals(spec):
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_checkpoint_by_published_names_is_read(tmp_path, recorded, name):
     """A folder that holds these tensors and no others drafts as the same weights from a seed do."""
-    spec = engine_spec(tmp_path, name)
+    spec = engine_spec(tmp_path, name, **(ADAPTIVE if name == "dspark" else {}))
     seeded, _ = proposals(spec)
     assert set(recorded) == TENSORS[name]
     save_file(
@@ -146,6 +149,40 @@ def test_layers_that_the_drafter_lacks_are_refused(tmp_path):
         make_drafter(context_of(spec))
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("eagle", {"attention_bias": True}, "attention_bias: found True"),
+        (
+            "eagle3",
+            {"hidden_act": "gelu", "mlp_bias": True},
+            "hidden_act: found 'gelu'(?s:.*)mlp_bias",
+        ),
+        ("mtp", {"num_local_experts": 8}, "experts: found 8"),
+        (
+            "dflash",
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types: found .'sliding_attention'.",
+        ),
+        ("draft_model", {"model_type": "qwen2"}, "of the family qwen2"),
+    ],
+)
+def test_a_model_whose_layers_are_others_is_refused(tmp_path, name, options, message):
+    """All that the drafter would not follow is named at once, before any weight is read."""
+    spec = engine_spec(tmp_path, name, options=options)
+    with pytest.raises(SpecError, match=message):
+        make_drafter(context_of(spec))
+
+
+def test_confidence_is_asked_for_and_must_be_there(tmp_path):
+    """Without adaptive verification the head does not run; with it, a checkpoint without one is refused."""
+    spec = engine_spec(tmp_path, "dspark")
+    assert "confidence" not in make_drafter(context_of(spec)).static_tensors()
+    spec = engine_spec(tmp_path, "dspark", options={"enable_confidence_head": False}, **ADAPTIVE)
+    with pytest.raises(SpecError, match="which has no confidence head"):
+        make_drafter(context_of(spec))
+
+
 def test_eagle3_variants_change_drafts(tmp_path):
     """The two switches that the drafter follows do something."""
     plain, _ = proposals(engine_spec(tmp_path, "eagle3"))
@@ -210,7 +247,7 @@ def test_dspark_refines_each_draft_by_the_one_before_and_says_how_sure_it_is(tmp
         ("plain", {"markov_rank": 0, "confidence_head_with_markov": False}, {}),
         ("narrow", {}, {"dspark_draft_topk": 1}),
     ):
-        spec = engine_spec(tmp_path, "dspark", options=options, **section)
+        spec = engine_spec(tmp_path, "dspark", options=options, **section, **ADAPTIVE)
         stage = Stage(spec, seed=2)
         for _ in range(6):
             stage.enter(9)

@@ -46,7 +46,8 @@ def test_a_draft_depends_on_seed_and_position_alone():
     alone = draws(seed=7)
     token = alone.take(0, LOGITS, None)
     beside = [draws(seed=3), draws(seed=7)]
-    assert take_each(beside, torch.stack([LOGITS, LOGITS]), None)[1] == token
+    rows = [(beside[0], 1), (beside[1], 0)]
+    assert take_each(rows, torch.stack([LOGITS, LOGITS]), None)[1] == token
     assert draft_uniform(7, 3) != draft_uniform(7, 4)
     assert draft_uniform(7, 3) != draft_uniform(8, 3)
 

@@ -34,6 +34,7 @@ _LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
 OPTIONS = {
     "ngram": _LOOKUP,
     "ngram_gpu": _LOOKUP,
+    "dspark": {"enable_adaptive_verification": True},
     # A fresh drafter does not know earlier outputs.
     "suffix": {"suffix_decoding_max_cached_requests": 0},
 }

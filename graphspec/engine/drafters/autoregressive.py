@@ -92,7 +92,7 @@ class AutoregressiveDrafter:
     def _draft(self, requests: Sequence[tuple[Draws, int]], output: Output) -> None:
         n, draws = self._network, [d for d, _ in requests]
         logits, carried = n.logits(output.scored), output.carried
-        ids = take_each(draws, logits, n.to_target)
+        ids = take_each([(d, i) for i, d in enumerate(draws)], logits, n.to_target)
         for at in range(1, max(k for _, k in requests)):
             self._bench.write(
                 [self._row(d.request, ids[i], at, k) for i, (d, k) in enumerate(requests)]
@@ -100,9 +100,9 @@ class AutoregressiveDrafter:
             if carried is not None and self._bench.features is not None:
                 self._bench.features[: len(requests)].copy_(carried)
             logits, carried = self.draft_pass(len(requests))
-            for i, (d, k) in enumerate(requests):
-                if at < k:
-                    (ids[i],) = take_each([d], logits[i : i + 1], n.to_target)
+            more = [(d, i) for i, (d, k) in enumerate(requests) if at < k]
+            for (_, i), token in zip(more, take_each(more, logits, n.to_target), strict=True):
+                ids[i] = token
 
     def _row(self, request: Computed, token: int, at: int, k: int) -> RequestRows:
         """The row that draft `at` (from 1) is read at; a request that has its drafts computes padding."""

@@ -17,7 +17,7 @@ from graphspec.engine.drafters.head_weights import HeadReader
 from graphspec.engine.drafters.layers import DraftLayers, HeadNorms, Rows, product
 from graphspec.engine.drafters.network import Bench, features_of, last_computed
 from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
-from graphspec.engine.drafters.sampling import Draws
+from graphspec.engine.drafters.sampling import Draws, take_each
 from graphspec.engine.drafters.scoring import PlainScorer
 from graphspec.engine.llama import rms_norm
 from graphspec.engine.outputs import aux_layers
@@ -191,6 +191,4 @@ class DFlashSpeculator:
 
     def _take(self, draws: Draws, scored: torch.Tensor, logits: torch.Tensor) -> None:
         """The drafts of one request from its rows: scored [drafts, H], logits [drafts, V]."""
-        best = logits.argmax(-1).tolist()
-        for row in range(len(best)):
-            draws.take(best[row], logits[row], None)
+        take_each([(draws, row) for row in range(len(logits))], logits, None)

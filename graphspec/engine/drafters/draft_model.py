@@ -19,6 +19,7 @@ from graphspec.engine.drafters.scoring import PlainScorer
 from graphspec.engine.drafters.speculator import NetworkSpeculator
 from graphspec.engine.drafters.vocabulary import TokenTables, token_tables
 from graphspec.engine.llama import rms_norm
+from graphspec.errors import Problem, SpecError
 from graphspec.speculators.base import DraftPhase
 
 
@@ -28,6 +29,15 @@ class DraftModelNetwork:
     shift = 0
 
     def __init__(self, context: DraftContext) -> None:
+        if context.model.architecture != "llama":
+            raise SpecError(
+                Problem(
+                    where="speculative.model",
+                    found=f"a draft model of the family {context.model.architecture}",
+                    wanted="llama: the reference engine runs no other",
+                    hint="speculative.method custom_class runs a drafter of your own",
+                )
+            )
         self._weights = draft_weights(context)
         self._layers = DraftLayers(context, self._weights.layers)
         self._scorer = PlainScorer(self._weights.w_head)

@@ -17,13 +17,15 @@ from graphspec.speculators.dflash import DSparkSpeculatorConfig
 
 
 class Refiner:
-    """The Markov head, and the confidence head where the checkpoint has one.
+    """The Markov head, and the confidence head where the contract asks for confidences.
 
     Tensors: ``markov_head.markov_w1.weight`` and ``markov_w2.weight`` [V, rank]; ``confidence_head.proj.weight``
     [1, H + rank] or [1, H], ``confidence_head.proj.bias`` [1]. A refiner without rank adds nothing.
     """
 
-    def __init__(self, context: DraftContext, read: HeadReader, topk: int | None) -> None:
+    def __init__(
+        self, context: DraftContext, read: HeadReader, config: DSparkSpeculatorConfig
+    ) -> None:
         vocabulary, width = context.spec.model.vocab_size, context.model.hidden_size
         stated, kind = context.stated("markov_rank"), context.stated("markov_head_type")
         if kind not in (None, "vanilla"):
@@ -34,12 +36,21 @@ class Refiner:
                     wanted="vanilla: the reference drafter has no other",
                 )
             )
-        self._topk, rank = topk, stated if type(stated) is int else 0
+        self._topk, rank = config.draft_topk, stated if type(stated) is int else 0
         self.w1 = read("markov_head.markov_w1.weight", vocabulary, rank) if rank else None
         self.w2 = read("markov_head.markov_w2.weight", vocabulary, rank) if rank else None
         self.confidence = self.bias = None
         self._with_markov = context.stated("confidence_head_with_markov") is not False and rank > 0
-        if context.stated("enable_confidence_head"):
+        if config.enable_adaptive_verification:
+            if not context.stated("enable_confidence_head"):
+                raise SpecError(
+                    Problem(
+                        where="speculative.enable_adaptive_verification",
+                        found=f"true for {context.model.source}, which has no confidence head",
+                        wanted="a checkpoint with enable_confidence_head",
+                        hint="drop it: drafts are then verified whole",
+                    )
+                )
             inputs = width + (rank if self._with_markov else 0)
             self.confidence = read("confidence_head.proj.weight", 1, inputs)
             self.bias = read("confidence_head.proj.bias", 1)
@@ -54,7 +65,7 @@ class Refiner:
         return logits + (self.w2 @ self.w1[previous]).float()
 
     def kept(self, state: torch.Tensor, previous: int) -> float | None:
-        """The probability that the draft from the query's state [H] is kept; None without a confidence head."""
+        """The probability that the draft from the query's state [H] is kept; None where nobody asks."""
         if self.confidence is None or self.bias is None:
             return None
         if self._with_markov and self.w1 is not None:
@@ -87,7 +98,7 @@ class DSparkSpeculator(DFlashSpeculator):
         """Reads the draft's weights, or makes them from the seed."""
         speculator, read = context.speculative.speculator, HeadReader(context)
         assert isinstance(speculator, DSparkSpeculatorConfig)
-        refiner = Refiner(context, read, speculator.draft_topk)
+        refiner = Refiner(context, read, speculator)
         return cls(context, BlockNetwork(context, read), refiner)
 
     def static_tensors(self) -> dict[str, torch.Tensor]:

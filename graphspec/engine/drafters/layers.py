@@ -13,6 +13,7 @@ from graphspec.engine.buffers import StepBuffers, allocate_cache
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.llama import build_attention_output, rms_norm
 from graphspec.engine.weights import LayerWeights
+from graphspec.errors import Problem, SpecError
 from graphspec.fields import evolve
 
 
@@ -72,6 +73,7 @@ class DraftLayers:
         layers: Sequence[LayerWeights],
         norms: Sequence[HeadNorms] = (),
     ) -> None:
+        refuse_other_layers(context)
         self.model, self.weights, self._norms = context.model, layers, norms
         self.cache = allocate_cache(
             evolve(context.spec, model=evolve(context.model, num_hidden_layers=len(layers))),
@@ -157,3 +159,32 @@ def rotated(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     first, second = x.float().chunk(2, dim=-1)
     turned = torch.complex(first, second) * turn[:, None, :]
     return torch.cat((turned.real, turned.imag), dim=-1).to(x.dtype)
+
+
+def refuse_other_layers(context: DraftContext) -> None:
+    """Raises `SpecError` with every fact of the draft's model that its layers here do not follow."""
+    m, kinds = context.model, context.stated("layer_types")
+    special = set(kinds) - {"full_attention"} if isinstance(kinds, tuple | list) else set()
+    tensor_parallel = context.speculative.draft_parallel.tensor_parallel_size
+    covered = (
+        ("speculative.model: rope_type", m.rope_type, "default"),
+        ("speculative.model: hidden_act", m.hidden_act, "silu"),
+        ("speculative.model: attention_bias", m.attention_bias, False),
+        ("speculative.model: mlp_bias", m.mlp_bias, False),
+        ("speculative.model: experts", m.num_experts, 0),
+        ("speculative.model: quantization", m.quantization, None),
+        ("speculative.model: layer_types", sorted(special) or None, None),
+        ("speculative.draft_tensor_parallel_size", tensor_parallel, 1),
+    )
+    problems = [
+        Problem(
+            where=where,
+            found=repr(found),
+            wanted=f"{wanted!r}: the reference drafters have no other",
+            hint="speculative.method custom_class runs a drafter of your own",
+        )
+        for where, found, wanted in covered
+        if found != wanted
+    ]
+    if problems:
+        raise SpecError(problems)

@@ -209,7 +209,8 @@ class MTPSpeculator:
         drafting = [s for s in running if s.depth >= at]
         if drafting:
             last = torch.stack([s.states[-1] for s in drafting])
-            take_each([s.draws for s in drafting], self._head.logits(last), None)
+            rows = [(s.draws, i) for i, s in enumerate(drafting)]
+            take_each(rows, self._head.logits(last), None)
 
     def _run_on(self, spans: Sequence[_Span]) -> None:
         """The last module at the positions after the last, for the drafts that are left."""
@@ -225,9 +226,7 @@ class MTPSpeculator:
             )
             self._bench.features[: len(spans)].copy_(states)
             logits, states = self.draft_pass(len(spans))
-            for i, s in enumerate(spans):
-                if more[i]:
-                    take_each([s.draws], logits[i : i + 1], None)
+            take_each([(s.draws, i) for i, s in enumerate(spans) if more[i]], logits, None)
 
     def _row(self, span: _Span, ahead: int) -> RequestRows:
         position = last_computed(span.request) + ahead

@@ -23,7 +23,7 @@ from graphspec.engine.drafters.network import (
     last_computed,
 )
 from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
-from graphspec.engine.drafters.sampling import Draws
+from graphspec.engine.drafters.sampling import Draws, take_each
 
 
 class ParallelDrafter:
@@ -109,8 +109,5 @@ class ParallelDrafter:
             block.copy_(self._mask_features.expand_as(block))
             block[::k].copy_(features[[d.request.row + d.request.count - 1 for d, _ in requests]])
         logits = self.draft_pass(len(requests), k)
-        n = self._network
-        best = logits.argmax(-1).tolist()
-        for at, (d, depth) in enumerate(requests):
-            for row in range(at * k, at * k + depth):
-                d.take(best[row], logits[row], n.to_target)
+        rows = [(d, at * k + row) for at, (d, depth) in enumerate(requests) for row in range(depth)]
+        take_each(rows, logits, self._network.to_target)

@@ -80,8 +80,8 @@ def spread(logits: torch.Tensor, to_target: torch.Tensor, vocabulary: int) -> to
 
 
 def take_each(
-    draws: Sequence[Draws], logits: torch.Tensor, to_target: torch.Tensor | None
+    draws: Sequence[tuple[Draws, int]], logits: torch.Tensor, to_target: torch.Tensor | None
 ) -> list[int]:
-    """The next draft of each request from its row of `logits` [requests, draft vocabulary]."""
+    """The next draft of each request from its row of `logits` [rows, draft vocabulary]; one copy to the host for all."""
     best = logits.argmax(-1).tolist()
-    return [d.take(best[at], logits[at], to_target) for at, d in enumerate(draws)]
+    return [d.take(best[row], logits[row], to_target) for d, row in draws]

@@ -1,5 +1,6 @@
 """Token tables for a draft model with a vocabulary of its own (TLI, arXiv 2502.05202)."""
 
+import logging
 from collections.abc import Mapping
 
 import attrs
@@ -11,6 +12,8 @@ from graphspec.engine.tokenizer import load_tokenizer
 from graphspec.errors import Problem, SpecError
 from graphspec.resolve.checkpoint import read_checkpoint
 from graphspec.speculators.vocabulary import VocabularyMap, map_vocabularies
+
+_log = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -38,6 +41,10 @@ def token_tables(context: DraftContext) -> TokenTables | None:
         draft_vocab_size=draft.vocab_size,
         target_vocab_size=target.vocab_size,
     )
+    if made.few:
+        _log.warning(
+            "draft and target share only %d tokens: hardly a draft will be kept", made.common
+        )
     return tables_of(made, _unknown(draft), context.device)
 
 
