@@ -137,7 +137,7 @@ def compile_variant(variant: Variant, target: GpuTarget) -> Binary:
             raise CompileError(
                 Problem(
                     where=f"kernel {variant.name} for {target}",
-                    found=f"{type(error).__name__}: {str(error).strip()[:2000]}",
+                    found=_words_of(error),
                     wanted="a kernel that Triton compiles",
                 )
             ) from error
@@ -150,6 +150,14 @@ def compile_variant(variant: Variant, target: GpuTarget) -> Binary:
         resources=resources,
         seconds=time.perf_counter() - began,
     )
+
+
+def _words_of(error: BaseException) -> str:
+    """What Triton says: where in the kernel, and below that the reason, which is another error."""
+    words = [f"{type(error).__name__}: {str(error).strip()[:2000]}"]
+    if error.__cause__ is not None:
+        words.append(_words_of(error.__cause__))
+    return "\n".join(words)
 
 
 _HOST_FACTS = ("hash", "target", "triton_version")
