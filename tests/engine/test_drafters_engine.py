@@ -6,7 +6,7 @@ from graphspec.engine.drafters.early_exit import write_early_exit
 from graphspec.engine.drafters.extract import to_folder
 from graphspec.engine.sampling import SamplingParams
 from support.checkpoints import write_checkpoint
-from support.drafters import K, TARGET, engine_spec
+from support.drafters import TARGET, K, engine_spec
 from support.tiny_engine import tiny_engine
 
 PROMPTS = [[5, 6, 7, 8] * 3, list(range(20, 43)), [9]]
