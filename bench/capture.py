@@ -7,10 +7,14 @@ them. Target: the median of `decode` at most 0.4 microseconds.
 
 Planning: 1024 requests in 8 tiers with EAGLE drafts and 16384 tokens, from the contract to all keys, the reachable set
 and the batch sizes that fall through; and the table of a sealed engine. Target: planning under 50 ms.
+
+Replay: decode steps of the example's model at 1, 8 and 16 requests, replayed from the tape and run eagerly on the same
+buffers, in turn. Target: the median of their ratio at most 1, as far as the rounds tell it from 1.
 """
 
 import argparse
 import json
+import os
 import random
 import statistics
 import tempfile
@@ -19,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
-from common import machine, write
+from common import fresh, machine, write
 from resolve import HEAD, MODEL
 
 from graphspec.capture.dispatch import Step
@@ -131,6 +135,17 @@ def planning_ms(spec: EngineSpec, rounds: int) -> dict:
     return {name: spread(taken) for name, taken in samples.items()}
 
 
+def replay_ms(rounds: int) -> dict:
+    """For each step the medians of both ways, in milliseconds, and of the ratio of neighbours."""
+    return {
+        step: {
+            **{way: spread(samples) for way, samples in taken.items()},
+            "ratio": spread([a / b for a, b in zip(taken["replay"], taken["eager"], strict=True)]),
+        }
+        for step, taken in fresh("replay_child.py", str(rounds)).items()
+    }
+
+
 def spread(taken: list[float]) -> dict:
     return {"median": statistics.median(taken), "least": min(taken), "most": max(taken)}
 
@@ -138,15 +153,26 @@ def spread(taken: list[float]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--replays", type=int, default=30, help="0: leave out the example's model")
     asked = parser.parse_args()
+    print(f"load average {os.getloadavg()[0]:.1f}")
     dispatched = dispatch_us(asked.rounds)
     with tempfile.TemporaryDirectory() as folder:
         planning = planning_ms(spec_of_1024(Path(folder)), max(5, asked.rounds // 5))
+    replayed = replay_ms(asked.replays) if asked.replays else {}
     for name, taken in dispatched.items():
         print(f"dispatch, {name}: {taken['median']:.3f} us (least {taken['least']:.3f})")
     for name, taken in planning.items():
         print(f"planning, {name}: {taken['median']:.1f} ms (least {taken['least']:.1f})")
-    print(f"targets: decode at most {DISPATCH_TARGET_US} us, planning under {PLAN_TARGET_MS} ms")
+    for step, taken in replayed.items():
+        print(
+            f"replay, {step}: {taken['replay']['median']:.1f} ms, eager {taken['eager']['median']:.1f} ms, "
+            f"ratio {taken['ratio']['median']:.3f} (least {taken['ratio']['least']:.3f}, most {taken['ratio']['most']:.3f})"
+        )
+    print(
+        f"targets: decode at most {DISPATCH_TARGET_US} us, planning under {PLAN_TARGET_MS} ms, "
+        "a replay no slower than eager"
+    )
     write(
         "capture",
         {
@@ -156,6 +182,7 @@ def main() -> None:
             "dispatch_us": dispatched,
             "plan_target_ms": PLAN_TARGET_MS,
             "planning_ms": planning,
+            "replay_ms": replayed,
         },
     )
 
