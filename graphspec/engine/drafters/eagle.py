@@ -83,7 +83,8 @@ class Eagle3Network:
 
     Tensors: ``fc.weight`` [H, layers * target H], ``midlayer.*`` with ``hidden_norm`` and q, k, v over 2H, further layers
     ``layers.N.*`` from 1 on, ``norm.weight``, ``lm_head.weight`` [draft vocabulary, H], and ``d2t`` [draft vocabulary], what
-    to add to a draft id for the target's. A seeded head scores the first ids of the target.
+    to add to a draft id for the target's. A seeded head scores the first ids of the target. Drafting in one pass,
+    ``mask_hidden`` [1, 1, layers * target H] stands for the states at a mask.
     """
 
     shift = 1
@@ -109,8 +110,9 @@ class Eagle3Network:
         head = read("lm_head.weight", size, width) if own else context.weights.w_head
         self._scorer = scorer(head, context.speculative.draft_lm_head_quantization)
         self.to_target = self._targets(context, read, size)
-        masked = read("mask_hidden", 1, 1, fused) if context.stated("mask_token_id") else None
-        self.mask_features = None if masked is None else self._fused(masked.view(1, -1))
+        self.mask_features: torch.Tensor | None = None
+        if context.speculative.speculator.draft_phase is DraftPhase.PARALLEL:
+            self.mask_features = self._fused(read("mask_hidden", 1, 1, fused).view(1, -1))
 
     def features(self, step: TargetStep) -> torch.Tensor | None:
         """Outputs of the target's chosen layers, fused to one state a row."""
