@@ -35,13 +35,13 @@ class CompiledRows:
         state = np.zeros((slots, compiled.FIELDS), np.int64)
         state[:, compiled.BITS] = compiled.LEAST_BITS
         # Drawn anew for each index: a prompt cannot be written to collide. Drafts do not depend on it.
-        state[:, compiled.MULTIPLIER] = secrets.randbits(62) * 2 + 1
+        state[:, compiled.SEED] = secrets.randbits(63)
         self.state = state
         self._arrays = (
             _pages(slots * words, np.int32),
             _pages(slots * places, np.uint8),
             state,
-            np.zeros(slots * max_n, np.uint64),
+            np.zeros(compiled.BLOCK, np.uint32),
             layout,
         )
         self._longest = max_model_len

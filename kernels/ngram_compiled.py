@@ -23,16 +23,21 @@ Everything below takes the arrays of `Storage` by position: attribute access on 
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from graphspec.kernels.ngram_faults import FINE, fault_of
 
 # Columns of `state`, one row a slot.
-LENGTH, MATCH, BITS, MULTIPLIER, RESEEDED, FIELDS = range(6)
+LENGTH, MATCH, BITS, SEED, RESEEDED, NEXT, FIELDS = range(7)
 # Entries of `layout`: the same for all slots.
 MIN_N, MAX_N, LONGEST, MAX_BITS, LATEST, TABLES, PREVIOUS, WORDS = range(8)
 
 LEAST_BITS = 6
+# Tokens are entered in blocks, and the table of a token that comes so many later is asked for ahead.
+BLOCK, AHEAD = 512, 16
 PROBES = 512
 RESEEDS = 8
 # 2**64 / golden ratio, and an odd constant of splitmix64 (Steele, Lea, Flood 2014): far-apart odd multipliers.
@@ -41,18 +46,38 @@ GOLDEN, MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 _fault = njit(fault_of)
 
 
-# What runs for each token is inlined into its caller's loop: a call of compiled code passes seven words for each array,
-# which took 100 of 130 ns a token.
-@njit(inline="always")
-def _hash(row: Any, hashes: Any, end: int, limit: int, multiplier: Any) -> None:
-    """Writes the hashes of the n-grams that end at `end` into `hashes`, for n in 1..limit."""
-    value = np.uint64(0)
-    for n in range(limit):
-        value = (value + np.uint64(row[end - 1 - n] + 1)) * multiplier
-        hashes[n] = value
+@intrinsic
+def _prefetch(context: Any, array: Any, index: Any) -> Any:
+    """Asks for the cache line of array[index] and does not wait for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte = ir.IntType(8).as_pointer()
+        pointer = builder.bitcast(builder.gep(made.data, [arguments[1]]), byte)
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, flag(1), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
 
 
-@njit(inline="always")
+@njit
+def _clear(tables: Any, state: Any, layout: Any) -> None:
+    used = np.int64(1) << state[BITS]
+    for level in range(layout[MAX_N] - layout[MIN_N] + 1):
+        table = level << layout[MAX_BITS]
+        for at in range(table, table + used):
+            tables[at] = 0
+
+
+@njit(forceinline=True)
+def _multiplier(state: Any) -> Any:
+    return np.uint32(np.uint64(state[SEED]) >> np.uint64(32)) | np.uint32(1)
+
+
+@njit(forceinline=True)
 def _seek(row: Any, tables: Any, table: int, start: int, mask: int, end: int, n: int) -> int:
     """Where in its table the n-gram that ends at `end` is stored, or the free place where it would be."""
     at = start
@@ -69,116 +94,107 @@ def _seek(row: Any, tables: Any, table: int, start: int, mask: int, end: int, n:
     return at
 
 
-@njit(inline="always")
-def _walk(tables: Any, table: int, start: int, mask: int, wanted: int) -> int:
-    """The first place from `start` on that holds the position `wanted`. Reads no text."""
-    at = start
-    while tables[table + at] != wanted:
-        at = (at + 1) & mask
-    return at
+@njit
+def _ask(row: Any, tables: Any, state: Any, layout: Any, text: int) -> None:
+    """Asks for the table places of a step's new n-grams, or with `text` for the tokens that these will be compared with."""
+    multiplier, shift = _multiplier(state), np.uint32(32 - state[BITS])
+    for end in range(state[NEXT], state[LENGTH] + 1):
+        value = np.uint32(0)
+        for n in range(1, min(layout[MAX_N], end) + 1):
+            value = np.uint32((value + np.uint32(row[end - n]) + np.uint32(1)) * multiplier)
+            if n >= layout[MIN_N]:
+                at = ((n - layout[MIN_N]) << layout[MAX_BITS]) + np.int64(value >> shift)
+                if not text:
+                    _prefetch(tables, at)
+                elif tables[at]:
+                    _prefetch(row, tables[at] - 1)
 
 
 @njit
-def _clear(tables: Any, state: Any, layout: Any) -> None:
-    used = np.int64(1) << state[BITS]
-    for level in range(layout[MAX_N] - layout[MIN_N] + 1):
-        table = level << layout[MAX_BITS]
-        tables[table : table + used] = 0
-
-
-@njit
-def _append(
-    row: Any,
-    tables: Any,
-    previous: Any,
-    known: Any,
-    hashes: Any,
-    state: Any,
-    layout: Any,
-    tokens: Any,
-) -> None:
-    """Adds tokens to a slot. Tables that are made anew are the same work from the first token on."""
-    min_n, max_n, max_bits, latest = (
-        layout[MIN_N],
-        layout[MAX_N],
-        layout[MAX_BITS],
-        layout[LATEST],
-    )
-    end = state[LENGTH] + 1
-    length = state[LENGTH] + len(tokens)
-    row[state[LENGTH] : length] = tokens
+def _write(row: Any, state: Any, layout: Any, tokens: Any) -> None:
+    """Adds tokens to a slot's row and gives its tables room; `_enter` does the rest."""
+    length = state[LENGTH]
+    state[NEXT] = length + 1
+    for i in range(len(tokens)):
+        row[length] = tokens[i]
+        length += 1
     state[LENGTH] = length
     while (np.int64(1) << state[BITS]) < 2 * length:
         state[BITS] += 1
-        end = 0
-    match = np.int64(0)
+        state[NEXT] = 0
+
+
+@njit
+def _enter(
+    row: Any, tables: Any, previous: Any, known: Any, values: Any, state: Any, layout: Any
+) -> None:
+    """Enters the n-grams of what `_write` added. Tables that are made anew are the same work from the first token on."""
+    min_n, max_n, latest = layout[MIN_N], layout[MAX_N], layout[LATEST]
+    length, end, places = state[LENGTH], state[NEXT], len(known)
     while end <= length:
         if end == 0:
             _clear(tables, state, layout)
             end = 1
-        multiplier = np.uint64(state[MULTIPLIER])
-        shift = np.uint64(64 - state[BITS])
+        multiplier, shift = _multiplier(state), np.uint32(32 - state[BITS])
         mask = (np.int64(1) << state[BITS]) - 1
-        probes = np.int64(0)
-        while end <= length and probes <= PROBES:
-            limit = min(max_n, end)
-            _hash(row, hashes, end, limit, multiplier)
-            match, longest = np.int64(0), np.int64(0)
-            if latest:
-                # Every entry moves to the newest place, and `previous` keeps where it was.
-                for n in range(min_n, limit + 1):
-                    level = n - min_n
-                    table = level << max_bits
-                    start = np.int64(hashes[n - 1] >> shift)
-                    at = _seek(row, tables, table, start, mask, end, n)
-                    probes = max(probes, (at - start) & mask)
-                    before = np.int64(tables[table + at])
-                    previous[level * len(known) + end] = before
-                    tables[table + at] = end
-                    if before:
-                        longest, match = n, before
-            else:
-                highest = min(limit, max(np.int64(known[end - 1]), min_n - 1) + 1)
-                n = limit
-                while n > highest:
-                    table = (n - min_n) << max_bits
-                    start = np.int64(hashes[n - 1] >> shift)
-                    at = _walk(tables, table, start, mask, 0)
-                    probes = max(probes, (at - start) & mask)
-                    tables[table + at] = end
-                    n -= 1
-                while n >= min_n:
-                    table = (n - min_n) << max_bits
-                    start = np.int64(hashes[n - 1] >> shift)
-                    at = _seek(row, tables, table, start, mask, end, n)
-                    match = np.int64(tables[table + at])
-                    if match:
-                        longest = n
-                        break
-                    probes = max(probes, (at - start) & mask)
-                    tables[table + at] = end
-                    n -= 1
-            known[end] = longest
-            end += 1
+        count, probes = min(BLOCK, length - end + 1), np.int64(0)
+        for i in range(count):
+            values[i] = 0
+            known[end + i] = 0
+        # By n and then by token: hashing becomes vector code, and the tables are independent of each other.
+        for n in range(1, max_n + 1):
+            first = max(0, n - end)
+            if first >= count:
+                break
+            hashed, text = values[first:count], row[end - n + first : end - n + count]
+            for i in range(len(hashed)):
+                hashed[i] = (hashed[i] + np.uint32(text[i]) + np.uint32(1)) * multiplier
+            if n < min_n:
+                continue
+            table = tables[(n - min_n) << layout[MAX_BITS] :]
+            for i in range(first, count):
+                if i + AHEAD < count:
+                    _prefetch(table, np.int64(values[i + AHEAD] >> shift))
+                start = np.int64(values[i] >> shift)
+                at = _seek(row, table, np.int64(0), start, mask, end + i, n)
+                other = table[at]
+                probes = max(probes, (at - start) & mask)
+                if other:
+                    known[end + i] = n
+                if latest:
+                    previous[(n - min_n) * places + end + i] = other
+                if latest or other == 0:
+                    table[at] = end + i
+        end += count
         if probes > PROBES and state[RESEEDED] < RESEEDS:
             state[RESEEDED] += 1
-            state[MULTIPLIER] = np.int64(
-                (multiplier + np.uint64(GOLDEN)) * np.uint64(MIX) | np.uint64(1)
-            )
+            state[SEED] = np.int64((np.uint64(state[SEED]) + np.uint64(GOLDEN)) * np.uint64(MIX))
             end = 0
+    _settle(row, tables, previous, known, state, layout)
+
+
+@njit
+def _settle(row: Any, tables: Any, previous: Any, known: Any, state: Any, layout: Any) -> None:
+    """Notes the position behind the place that the slot's last tokens match."""
+    length, min_n = state[LENGTH], layout[MIN_N]
+    n = np.int64(known[length])
+    match = np.int64(0)
+    if n and layout[LATEST]:
+        match = np.int64(previous[(n - min_n) * len(known) + length])
+    elif n:
+        value, multiplier = np.uint32(0), _multiplier(state)
+        for i in range(1, n + 1):
+            value = np.uint32((value + np.uint32(row[length - i]) + np.uint32(1)) * multiplier)
+        start = np.int64(value >> np.uint32(32 - state[BITS]))
+        mask = (np.int64(1) << state[BITS]) - 1
+        table = (n - min_n) << layout[MAX_BITS]
+        match = np.int64(tables[table + _seek(row, tables, table, start, mask, length, n)])
     state[MATCH] = match
 
 
 @njit
 def _truncate(
-    row: Any,
-    tables: Any,
-    previous: Any,
-    known: Any,
-    hashes: Any,
-    state: Any,
-    layout: Any,
-    length: int,
+    row: Any, tables: Any, previous: Any, known: Any, state: Any, layout: Any, length: int
 ) -> None:
     if length == 0:
         # A request that ended. Its successor starts with small tables again.
@@ -186,30 +202,23 @@ def _truncate(
         _clear(tables, state, layout)
         return
     min_n, latest = layout[MIN_N], layout[LATEST]
-    multiplier = np.uint64(state[MULTIPLIER])
-    shift = np.uint64(64 - state[BITS])
+    multiplier, shift = _multiplier(state), np.uint32(32 - state[BITS])
     mask = (np.int64(1) << state[BITS]) - 1
     for end in range(state[LENGTH], length, -1):
-        limit = min(layout[MAX_N], end)
-        _hash(row, hashes, end, limit, multiplier)
-        lowest = min_n if latest else max(min_n, np.int64(known[end]) + 1)
-        for n in range(lowest, limit + 1):
-            table = (n - min_n) << layout[MAX_BITS]
-            at = _walk(tables, table, np.int64(hashes[n - 1] >> shift), mask, end)
-            tables[table + at] = previous[(n - min_n) * len(known) + end] if latest else 0
+        value = np.uint32(0)
+        for n in range(1, min(layout[MAX_N], end) + 1):
+            value = np.uint32((value + np.uint32(row[end - n]) + np.uint32(1)) * multiplier)
+            if n < min_n or (not latest and n <= known[end]):
+                continue
+            table, at = (n - min_n) << layout[MAX_BITS], np.int64(value >> shift)
+            while tables[table + at] != end:
+                at = (at + 1) & mask
+            before = np.int64(0)
+            if latest:
+                before = np.int64(previous[(n - min_n) * len(known) + end])
+            tables[table + at] = before
     state[LENGTH] = length
-    n = np.int64(known[length])
-    match = np.int64(0)
-    if n and latest:
-        match = np.int64(previous[(n - min_n) * len(known) + length])
-    elif n:
-        _hash(row, hashes, length, n, multiplier)
-        table = (n - min_n) << layout[MAX_BITS]
-        start = np.int64(hashes[n - 1] >> shift)
-        match = np.int64(
-            tables[table + _seek(row, tables, table, start, mask, length, n)]
-        )
-    state[MATCH] = match
+    _settle(row, tables, previous, known, state, layout)
 
 
 @njit(nogil=True)
@@ -222,7 +231,7 @@ def advance(
     store: Any,
     known: Any,
     state: Any,
-    hashes: Any,
+    values: Any,
     layout: Any,
     drafts: Any,
     counts: Any,
@@ -234,37 +243,62 @@ def advance(
     """
     counts[:] = 0
     fault = _fault(state[:, LENGTH], layout[LONGEST], slots, keep, tokens, starts, counts)
-    counts[:] = 0
-    drafts[:] = -1
+    for slot in range(len(counts)):
+        counts[slot] = 0
+        for at in range(drafts.shape[1]):
+            drafts[slot, at] = -1
     if fault:
         return fault
-    longest = layout[LONGEST]
-    for i in range(len(slots)):
+    longest, words, rows = layout[LONGEST], layout[WORDS], len(slots)
+    # Slots lie far apart and each of them misses the cache a few times, so the batch goes through them in passes: what a
+    # pass asked for has arrived when the next one comes to it.
+    for i in range(rows):
         slot = np.int64(slots[i])
-        words = store[slot * layout[WORDS] : (slot + 1) * layout[WORDS]]
-        row = words[: layout[TABLES]]
-        tables = words[layout[TABLES] : layout[PREVIOUS]]
-        previous = words[layout[PREVIOUS] :]
-        lengths = known[slot * (longest + 1) : (slot + 1) * (longest + 1)]
-        scratch, own = hashes[slot * layout[MAX_N] :], state[slot]
+        _prefetch(store, slot * words + state[slot, LENGTH] - 1)
+        _prefetch(known, slot * (longest + 1) + state[slot, LENGTH])
+    for i in range(rows):
+        slot = np.int64(slots[i])
+        own, first = state[slot], slot * words
+        row = store[first : first + layout[TABLES]]
+        tables = store[first + layout[TABLES] : first + layout[PREVIOUS]]
         if len(keep) and keep[i] < own[LENGTH]:
-            _truncate(
-                row, tables, previous, lengths, scratch, own, layout, np.int64(keep[i])
-            )
+            previous = store[first + layout[PREVIOUS] : first + words]
+            lengths = known[slot * (longest + 1) : (slot + 1) * (longest + 1)]
+            _truncate(row, tables, previous, lengths, own, layout, np.int64(keep[i]))
         if starts[i + 1] > starts[i]:
-            new = tokens[starts[i] : starts[i + 1]]
-            _append(row, tables, previous, lengths, scratch, own, layout, new)
-            match = own[MATCH]
-            count = min(k, longest - own[LENGTH], own[LENGTH] - match)
-            if match and count > 0:
-                drafts[slot, :count] = row[match : match + count]
-                counts[slot] = count
+            _write(row, own, layout, tokens[starts[i] : starts[i + 1]])
+            if own[NEXT] and own[LENGTH] - own[NEXT] < AHEAD:
+                _ask(row, tables, own, layout, np.int64(0))
+    for i in range(rows):
+        slot = np.int64(slots[i])
+        own, first = state[slot], slot * words
+        if starts[i + 1] > starts[i] and own[NEXT] and own[LENGTH] - own[NEXT] < AHEAD:
+            row = store[first : first + layout[TABLES]]
+            tables = store[first + layout[TABLES] : first + layout[PREVIOUS]]
+            _ask(row, tables, own, layout, np.int64(1))
+    for i in range(rows):
+        slot = np.int64(slots[i])
+        own, first = state[slot], slot * words
+        if starts[i + 1] > starts[i]:
+            row = store[first : first + layout[TABLES]]
+            tables = store[first + layout[TABLES] : first + layout[PREVIOUS]]
+            previous = store[first + layout[PREVIOUS] : first + words]
+            lengths = known[slot * (longest + 1) : (slot + 1) * (longest + 1)]
+            _enter(row, tables, previous, lengths, values, own, layout)
+            _prefetch(store, first + own[MATCH])
+    for i in range(rows):
+        slot = np.int64(slots[i])
+        length, match = state[slot, LENGTH], state[slot, MATCH]
+        if starts[i + 1] > starts[i] and match:
+            counts[slot] = max(0, min(k, longest - length, length - match))
+            for at in range(counts[slot]):
+                drafts[slot, at] = store[slot * words + match + at]
     return FINE
 
 
 _IDS, _TABLE = types.int32[::1], types.int32[:, ::1]
 SIGNATURE = types.int64(
     *(_IDS, _IDS, _IDS, _IDS, types.int64),
-    *(_IDS, types.uint8[::1], types.int64[:, ::1], types.uint64[::1], types.int64[::1]),
+    *(_IDS, types.uint8[::1], types.int64[:, ::1], types.uint32[::1], types.int64[::1]),
     *(_TABLE, _IDS),
 )

@@ -1,17 +1,16 @@
 """`NgramIndex`: n-gram drafting that does not read the context again."""
 
-import importlib.util
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
 
 from graphspec.errors import EnvironmentProblem, KernelError, Problem
 from graphspec.kernels.ngram import Tie
 from graphspec.kernels.ngram_faults import error_of
 from graphspec.kernels.ngram_warm import warm_ngram
 
-if TYPE_CHECKING:
-    import numpy as np
-
+_INT32 = np.dtype(np.int32)
 LONGEST_N = 255
 LARGEST = 2**31 - 1
 
@@ -63,17 +62,6 @@ class NgramIndex:
     ) -> None:
         """`k` is the largest depth that will be asked for. Raises `KernelError` for bounds that make no sense."""
         _check_bounds(min_n, max_n, k, max_model_len, slots, tie, backend)
-        if importlib.util.find_spec("numpy") is None:
-            raise EnvironmentProblem(
-                Problem(
-                    where="graphspec.kernels.NgramIndex",
-                    found="no numpy",
-                    wanted="numpy, for its outputs",
-                    hint="pip install 'graphspec-engine[ngram]'",
-                )
-            )
-        import numpy as np
-
         warmed = warm_ngram() if backend != "python" else None
         if backend == "numba" and warmed is not None and warmed.backend != "numba":
             raise EnvironmentProblem(
@@ -125,7 +113,7 @@ class NgramIndex:
         """Tokens that the slot's request has."""
         return self._rows.length(self._slot(slot))
 
-    def append(self, tokens: "Sequence[int] | np.ndarray[Any, Any]", slot: int = 0) -> None:
+    def append(self, tokens: Sequence[int] | np.ndarray[Any, Any], slot: int = 0) -> None:
         """Adds tokens to the slot's request. Raises `KernelError`, and adds none, if they do not fit or are no ids."""
         ids = _ids(tokens, "tokens")
         self._change(slot, self._nothing, ids)
@@ -144,12 +132,12 @@ class NgramIndex:
 
     def step(
         self,
-        slots: "np.ndarray[Any, Any]",
-        tokens: "np.ndarray[Any, Any]",
-        starts: "np.ndarray[Any, Any]",
+        slots: np.ndarray[Any, Any],
+        tokens: np.ndarray[Any, Any],
+        starts: np.ndarray[Any, Any],
         k: int,
-        keep: "np.ndarray[Any, Any] | None" = None,
-    ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+        keep: np.ndarray[Any, Any] | None = None,
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """One step of a batch: cuts rows down, appends what they sampled, and drafts.
 
         Integers all: slots [rows]; tokens [sum], the new tokens of all rows one after another; starts [rows + 1], where
@@ -208,12 +196,11 @@ class NgramIndex:
 
 def _ids(values: Any, name: str) -> Any:
     """`values` as int32 [n] that compiled code takes. Nothing is rounded, wrapped or cut off."""
-    import numpy as np
-
+    if type(values) is np.ndarray and values.dtype is _INT32 and values.ndim == 1:
+        # Aligned, contiguous and writable: each other kind of array would be another variant of the compiled code.
+        if values.flags.carray:
+            return values
     array = np.asarray(values)
-    flags = array.flags
-    if array.dtype == np.int32 and array.ndim == 1 and flags.c_contiguous and flags.writeable:
-        return array
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iuO"):
         raise KernelError(
             Problem(
@@ -243,7 +230,7 @@ def _check_bounds(
     min_n: int, max_n: int, k: int, max_model_len: int, slots: int, tie: str, backend: str | None
 ) -> None:
     rules = [
-        ("min_n", min_n, 1 <= min_n, "at least 1"),
+        ("min_n", min_n, min_n >= 1, "at least 1"),
         ("max_n", max_n, min_n <= max_n <= LONGEST_N, f"min_n ({min_n}) to {LONGEST_N}"),
         ("k", k, k >= 0, "0 or more"),
         ("max_model_len", max_model_len, 1 <= max_model_len <= LARGEST // 2, "1 to 2**30 - 1"),
