@@ -209,8 +209,8 @@ class MTPSpeculator:
         drafting = [s for s in running if s.depth >= at]
         if drafting:
             last = torch.stack([s.states[-1] for s in drafting])
-            rows = [(s.draws, i) for i, s in enumerate(drafting)]
-            take_each(rows, self._head.logits(last), None)
+            pairs = [(s.draws, i) for i, s in enumerate(drafting)]
+            take_each(pairs, self._head.logits(last), None)
 
     def _run_on(self, spans: Sequence[_Span]) -> None:
         """The last module at the positions after the last, for the drafts that are left."""
