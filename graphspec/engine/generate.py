@@ -12,6 +12,7 @@ import torch
 
 from graphspec.capture.keys import GraphMode
 from graphspec.capture.manager import CaptureManager
+from graphspec.config.device import Target
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.drafters.context import DraftContext, Export
 from graphspec.engine.drafters.making import make_drafter
@@ -26,6 +27,7 @@ from graphspec.engine.scheduler import Scheduled, Scheduler, StepLimits, StepPla
 from graphspec.engine.stop import Decode, FinishReason
 from graphspec.engine.verification import Rows, verify_step
 from graphspec.errors import Problem, RequestError
+from graphspec.kernels import warm_verify
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +64,9 @@ class Generator:
     """Runs requests through an executor whose decode steps are captured and sealed.
 
     `end_of_text` ends a request that does not ignore it; `decode` turns tokens into text, and without it there is none.
-    `export` receives hidden states, where the method exports them.
+    `export` receives hidden states, where the method exports them. `compiled_sampling` compiles verification before the
+    engine is ready (20 s of one core on a CPU), for requests that are not greedy; without it they are verified by plain
+    torch on a CPU, so that nothing is ever compiled later.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Generator:
         end_of_text: frozenset[int] = frozenset(),
         decode: Decode | None = None,
         export: Export | None = None,
+        compiled_sampling: bool = False,
     ) -> None:
         self._executor = executor
         self._manager = manager
@@ -91,6 +96,11 @@ class Generator:
             self._drafter = make_drafter(
                 DraftContext(spec=spec, weights=executor.weights, export=export)
             )
+        device = spec.device.target
+        if compiled_sampling:
+            warm_verify(device.value)
+        on_host = device is Target.CPU and not compiled_sampling
+        self._verifier = "reference" if on_host else "auto"
         self._draft_logits: dict[int, torch.Tensor] = {}
         self._next_id = 0
         self.routes: Counter[str] = Counter()
@@ -246,7 +256,10 @@ class Generator:
             return _Ran(outputs=outputs, first=starts, scored=starts, rows=key.tokens)
         reason = plan.route.reason
         self.routes[reason.value if reason else "no graph"] += 1
-        first, scored, asked, at = [], [], [], 0
+        first: list[int] = []
+        scored: list[int] = []
+        asked: list[int] = []
+        at = 0
         for part in plan.requests:
             first.append(at)
             scored.append(len(asked))
@@ -265,7 +278,11 @@ class Generator:
             for part, first in zip(plan.requests, ran.scored, strict=True)
             if part.samples
         ]
-        made = iter(verify_step(self._spec, rows, ran.outputs, self._draft_logits) if rows else ())
+        made = iter(
+            verify_step(self._spec, rows, ran.outputs, self._draft_logits, self._verifier)
+            if rows
+            else ()
+        )
         return [next(made) if part.samples else None for part in plan.requests]
 
     def _draft(self, plan: StepPlan, ran: _Ran, finished: Sequence[Request]) -> None:

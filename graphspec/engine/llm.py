@@ -26,9 +26,14 @@ class LLM:
     """
 
     def __init__(
-        self, spec: EngineSpec, *, cache_dir: str | None = None, ready: Ready | None = None
+        self,
+        spec: EngineSpec,
+        *,
+        cache_dir: str | None = None,
+        ready: Ready | None = None,
+        compiled_sampling: bool = False,
     ) -> None:
-        """`ready` is an engine of this contract that `make_ready` made before. Raises `EnvironmentProblem` for a program
+        """`ready` is an engine of this contract that `make_ready` made before; `compiled_sampling` as for `Generator`. Raises `EnvironmentProblem` for a program
         whose steps are not the reference engine's."""
         self.tokenizer: Tokenizer = load_tokenizer(spec.model)
         self._ready = ready or make_ready(spec, cache_dir=cache_dir)
@@ -46,6 +51,7 @@ class LLM:
             self._ready.manager,
             end_of_text=self.tokenizer.stop_ids,
             decode=self.tokenizer.decode,
+            compiled_sampling=compiled_sampling,
         )
 
     @property

@@ -1,19 +1,19 @@
 """`SamplingParams`: how a request's tokens are chosen, and when it ends."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
 from graphspec.errors import Problem, RequestError
 
 
-def _frozenset(given: object) -> frozenset[int]:
-    return frozenset(given)  # type: ignore[call-overload]
+def _ids(given: Iterable[int]) -> frozenset[int]:
+    return frozenset(given)
 
 
-def _texts(given: object) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)  # type: ignore[arg-type]
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +36,7 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int = 64
     stop: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    stop_token_ids: frozenset[int] = attrs.field(default=frozenset(), converter=_frozenset)
+    stop_token_ids: frozenset[int] = attrs.field(default=frozenset(), converter=_ids)
     ignore_eos: bool = False
     speculate: bool = True
     cache_salt: str = ""

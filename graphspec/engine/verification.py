@@ -16,6 +16,7 @@ from graphspec.engine.sampling import Accepted, accept_greedy
 from graphspec.engine.scheduler import Scheduled
 from graphspec.kernels import FlyRule, Sampling, Verdict, verify_drafts
 from graphspec.resolve.spec import EngineSpec
+from graphspec.resolve.verification import VerificationSpec
 
 _EXACT = frozenset({RejectionSampleMethod.STANDARD, RejectionSampleMethod.BLOCK})
 
@@ -40,11 +41,12 @@ def verify_step(
     rows: Sequence[Rows],
     outputs: StepOutputs,
     draft_logits: Mapping[int, torch.Tensor],
+    implementation: str = "auto",
 ) -> list[Accepted]:
     """What each request of `rows` accepts, in their order.
 
     draft_logits: by request, [drafts, vocabulary] float32 of the distribution that its drafts were drawn from; requests
-    that it lacks were given sure drafts.
+    that it lacks were given sure drafts. implementation: as for `verify_drafts`.
     """
     rule = spec.speculative.verification if spec.speculative else None
     method = rule.rejection_sample_method if rule else RejectionSampleMethod.STANDARD
@@ -63,7 +65,7 @@ def verify_step(
         if group:
             logits = [draft_logits[r.request.id][: r.part.drafts] for r in group if drawn]
             probs = torch.cat(logits).softmax(dim=-1) if drawn else None
-            made.update(_sampled(spec, method, group, outputs.logits, probs))
+            made.update(_sampled(spec, method, group, outputs.logits, probs, implementation))
     return [made[r.request.id] for r in rows]
 
 
@@ -73,6 +75,7 @@ def _sampled(
     group: Sequence[Rows],
     logits: torch.Tensor,
     draft_probs: torch.Tensor | None,
+    implementation: str,
 ) -> Mapping[int, Accepted]:
     device, params = logits.device, [r.request.params for r in group]
     rule = spec.speculative.verification if spec.speculative else None
@@ -81,13 +84,6 @@ def _sampled(
     ends = [0]
     for r in group:
         ends.append(ends[-1] + r.part.drafts)
-    fly = None
-    if rule is not None and method is RejectionSampleMethod.FLY:
-        fly = FlyRule(
-            window=rule.fly_window_size,
-            entropy_threshold=rule.fly_entropy_threshold,
-            entropy_top_k=rule.fly_entropy_top_k,
-        )
     verdict: Verdict = verify_drafts(
         logits.index_select(0, torch.tensor(at, device=device)),
         torch.tensor(drafts, dtype=torch.int64, device=device),
@@ -103,9 +99,10 @@ def _sampled(
         ),
         methods=method,
         draft_probs=draft_probs,
-        fly=fly,
+        fly=_fly_of(rule),
         synthetic_rates=rule.synthetic_acceptance_rates if rule else None,
         max_drafts=max(r.part.drafts for r in group),
+        implementation=implementation,
     )
     counts, broken = verdict.counts.tolist(), verdict.broken.tolist()
     return {
@@ -114,3 +111,15 @@ def _sampled(
             group, verdict.tokens.tolist(), counts, broken, strict=True
         )
     }
+
+
+def _fly_of(rule: VerificationSpec | None) -> FlyRule | None:
+    if rule is None or rule.rejection_sample_method is not RejectionSampleMethod.FLY:
+        return None
+    window, threshold = rule.fly_window_size, rule.fly_entropy_threshold
+    top_k = rule.fly_entropy_top_k
+    # Settled when the contract was resolved.
+    assert window is not None
+    assert threshold is not None
+    assert top_k is not None
+    return FlyRule(window=window, entropy_threshold=threshold, entropy_top_k=top_k)
