@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from graphspec.capture.rank_sizes import PARALLEL, made_for_others, rank_sizes
 from graphspec.capture.sizes import Buckets
 from graphspec.config.parallel import ParallelConfig
-from graphspec.errors import BucketsError, Problem, SpecError
-from graphspec.formats.json_reader import read_json
+from graphspec.errors import BucketsError, Problem
+from graphspec.formats.json_file import read_json_file
 from graphspec.text import show
 
 BUCKETS = "buckets"
@@ -27,15 +27,7 @@ def read_buckets(path: str, parallel: ParallelConfig) -> Buckets:
     has: what graphs take, and so which are worth it, depends on them. Whether a schedule can use the sizes,
     `plan_capture` says.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        document = read_json(text, path)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
-        raise BucketsError(_no_buckets(path, f"a file that cannot be read: {reason}")) from error
-    except SpecError as error:
-        raise BucketsError(error.problems) from error
+    document = read_json_file(path, BucketsError, _no_buckets)
     listed = document.data.get(BUCKETS) if isinstance(document.data, Mapping) else None
     if not isinstance(listed, Mapping):
         raise BucketsError(_no_buckets(path, show(document.data)))

@@ -10,8 +10,8 @@ from graphspec.capture.memory_model import GraphSample
 from graphspec.capture.rank_sizes import made_for_others
 from graphspec.capture.spans import Span
 from graphspec.config.parallel import ParallelConfig
-from graphspec.errors import Problem, SpecError, WarmupFileError
-from graphspec.formats.json_reader import read_json
+from graphspec.errors import Problem, WarmupFileError
+from graphspec.formats.json_file import read_json_file
 from graphspec.text import show
 
 T = TypeVar("T")
@@ -29,15 +29,7 @@ class WarmupFile:
 def read_warmup(path: str, parallel: ParallelConfig) -> WarmupFile:
     """The report that the file at `path` holds. Raises `WarmupFileError` with every problem, among them that it is of other
     numbers of ranks than `parallel` has: a graph there holds another part of the model."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        document = read_json(text, path)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
-        raise WarmupFileError(_no_report(path, f"a file that cannot be read: {reason}")) from error
-    except SpecError as error:
-        raise WarmupFileError(error.problems) from error
+    document = read_json_file(path, WarmupFileError, _no_report)
     data = document.data
     if not isinstance(data, Mapping) or not isinstance(data.get("graphs"), Mapping):
         raise WarmupFileError(_no_report(path, show(data)))
