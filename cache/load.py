@@ -22,6 +22,7 @@ from graphspec.cache.units import (
     signature,
     unit_key,
 )
+from graphspec.config.device import DeviceProfile
 from graphspec.errors import (
     CacheError,
     CacheUnusableError,
@@ -73,12 +74,14 @@ class Keyed:
     key: EntryKey
 
 
-def keyed_units(units: Sequence[CompileUnit], spec: EngineSpec) -> Sequence[Keyed]:
-    """Each unit with the key that this machine's toolchain and device give it.
+def keyed_units(
+    units: Sequence[CompileUnit], spec: EngineSpec, *, device: DeviceProfile | None = None
+) -> Sequence[Keyed]:
+    """Each unit with the key that this machine's toolchain and device give it, or this toolchain and a described `device`.
 
     Units that differ in nothing but the name have one key, with the name of the first of them.
     """
-    chain, device = toolchain(spec.device), measure_device(spec.device)
+    chain, device = toolchain(spec.device), device or measure_device(spec.device)
     options = {**compiler_options(spec.device), "flags": compiler_flags(spec.device)}
     firsts: list[Keyed] = []
     keyed = []

@@ -22,6 +22,10 @@ class Ranks(Protocol):
         """What each rank gave, by rank: as many numbers of 64 bits from each. For every step, so it is one collective."""
         ...
 
+    def broadcast(self, data: bytes) -> bytes:
+        """What rank 0 gave. What the others give is not looked at."""
+        ...
+
 
 class OneRank:
     """An engine of one process: what it gives is what all gave."""
@@ -34,6 +38,9 @@ class OneRank:
 
     def gather_ints(self, values: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(values)]
+
+    def broadcast(self, data: bytes) -> bytes:
+        return data
 
 
 class TorchRanks:
@@ -63,6 +70,17 @@ class TorchRanks:
     def gather_ints(self, values: Sequence[int]) -> list[tuple[int, ...]]:
         mine = torch.tensor(values, dtype=torch.int64, device=self._device)
         return [tuple(given.tolist()) for given in self._all(mine)]
+
+    def broadcast(self, data: bytes) -> bytes:
+        length = torch.tensor([len(data)], dtype=torch.int64, device=self._device)
+        dist.broadcast(length, group=self._group, group_src=0)
+        if not (size := int(length.item())):
+            return b""
+        # A copy: a tensor over bytes, which nobody may write to, would be a warning, and the others' is written to.
+        buffer = bytearray(data if self.rank == 0 else size)
+        sent = torch.frombuffer(buffer, dtype=torch.uint8).to(self._device)
+        dist.broadcast(sent, group=self._group, group_src=0)
+        return data if self.rank == 0 else sent.cpu().numpy().tobytes()
 
     def _all(self, mine: torch.Tensor) -> list[torch.Tensor]:
         given = [torch.empty_like(mine) for _ in range(self.size)]

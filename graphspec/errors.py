@@ -190,6 +190,20 @@ class WarmupFileError(GraphspecError):
     headline = "the report of a warmup is not usable"
 
 
+class NodeReportError(GraphspecError):
+    """A file that should hold what a node says of itself does not. Carries every problem that was found."""
+
+    exit_code = 2
+    headline = "the report of a node is not usable"
+
+
+class DeviceFileError(GraphspecError):
+    """A described device is not known, or the file of its facts cannot be read."""
+
+    exit_code = 2
+    headline = "the device is not described"
+
+
 class RequestError(GraphspecError):
     """A request asks for what the engine cannot do. Carries every problem that was found."""
 

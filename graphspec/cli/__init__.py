@@ -61,6 +61,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "graphspec.cli.kernels:kernels",
         "Which kernel a device gets and why; compile them for GPUs elsewhere.",
     ),
+    "devices": (
+        "graphspec.cli.devices:devices",
+        "GPUs that a cache can be built for on a machine without one.",
+    ),
     "doctor": ("graphspec.cli.doctor:doctor", "Check what this machine has and lacks."),
 }
 """Command -> where it is, and its one line of help, so that help imports no command."""

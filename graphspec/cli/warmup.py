@@ -78,6 +78,11 @@ if TYPE_CHECKING:
     metavar="GIB",
     help="Memory that one compile of a matrix is said to take. Default: 1.5.",
 )
+@click.option(
+    "--device",
+    metavar="NAME|FILE",
+    help="Build what a GPU that is not here will load. graphspec devices lists names.",
+)
 def warmup(
     configs: tuple[str, ...],
     settings: tuple[str, ...],
@@ -93,16 +98,28 @@ def warmup(
     executor: str | None,
     address: str | None,
     memory_gib: float | None,
+    device: str | None,
 ) -> int:
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
     from graphspec.api import load
 
-    if len(configs) > 1 or matrix or executor or address or memory_gib is not None:
+    many = len(configs) > 1 or matrix or executor or address or memory_gib is not None
+    if many or device is not None:
         asked = {"strict": strict, "buckets": buckets_file, "report": report_file, "trace": trace}
+        if device is not None:
+            asked |= {"matrix": many, "jobs": jobs, "dry-run": dry_run}
         if alone := [f"--{name}" for name, value in asked.items() if value]:
             raise click.UsageError(
                 f"{', '.join(alone)}: only for one config on this machine, where graphs are captured"
+                if device is None
+                else f"--device does not go with {', '.join(alone)}"
             )
+    if device is not None:
+        from graphspec.cli.devices import warm_described
+
+        (config,) = configs
+        return warm_described(config, settings, device, cache_dir=cache_dir, as_json=as_json)
+    if many:
         from graphspec.cli.fleet import MEMORY_GIB, warm_fleet
 
         return warm_fleet(

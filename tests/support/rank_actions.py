@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from graphspec.capture.ranks import Ranks, TorchRanks
 from graphspec.config.schedule import KSchedule
 from graphspec.errors import CaptureError
 from support.graphs import FakeBackend, Steps
+
+Cases = Mapping[str, Callable[[Ranks], Any]]
 
 PLAN = CapturePlan(
     schedule=KSchedule(dense=(0, 3, 3, 3, 3, 1, 1, 1, 1)), buckets={3: (1, 2, 4), 1: (6, 8)}
@@ -129,13 +132,14 @@ def gathering(ranks: Ranks) -> Any:
     return [
         [[each.hex() for each in some] for some in given],
         ranks.gather_ints([ranks.rank, -(1 << 62)]),
+        [ranks.broadcast(data[ranks.rank :]).hex() for data in (b"\0of rank 0", b"")],
     ]
 
 
-CASES = {case.__name__: case for case in (lacking, failing, unwarmed, differing, gathering)}
+CASES: Cases = {case.__name__: case for case in (lacking, failing, unwarmed, differing, gathering)}
 
 
-def as_rank(rank: int, size: int, folder: Path) -> None:
+def as_rank(rank: int, size: int, folder: Path, cases: Cases) -> None:
     """Joins the group, does every case and writes what came of each."""
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -147,13 +151,13 @@ def as_rank(rank: int, size: int, folder: Path) -> None:
     )
     try:
         ranks = TorchRanks()
-        done = {name: case(ranks) for name, case in CASES.items()}
+        done = {name: case(ranks) for name, case in cases.items()}
         (folder / f"{size}-{rank}.json").write_text(json.dumps(done))
     finally:
         dist.destroy_process_group()
 
 
-def main(folder: str, *sizes: str) -> None:
+def answer(cases: Cases, folder: str, *sizes: str) -> None:
     """Prints, for each size, what each rank answered. Ranks are forks, so that torch is imported once."""
     there, answers = Path(folder), {}
     for size in map(int, sizes):
@@ -162,7 +166,7 @@ def main(folder: str, *sizes: str) -> None:
             if not (pid := os.fork()):
                 status = 1
                 try:
-                    as_rank(rank, size, there)
+                    as_rank(rank, size, there, cases)
                     status = 0
                 except BaseException:
                     traceback.print_exc()
@@ -178,4 +182,4 @@ def main(folder: str, *sizes: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(CASES, *sys.argv[1:])

@@ -32,10 +32,11 @@ def of(answers, size, case):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_bytes_and_numbers_are_gathered_by_rank(answers, size):
-    """Of any length, none and zeros too, and the same on every rank."""
+    """Of any length, none and zeros too, and the same on every rank; so is what rank 0 broadcasts."""
     wanted = [
         [[bytes(range(r)).hex() for r in range(size)], [""] * size, ["000000"] * size],
         [[r, -(1 << 62)] for r in range(size)],
+        [b"\0of rank 0".hex(), ""],
     ]
     assert of(answers, size, "gathering") == [wanted] * size
 
