@@ -26,7 +26,9 @@ from graphspec.capture.source import StepSource
 from graphspec.capture.timeline import Timeline
 from graphspec.config.device import Target
 from graphspec.fields import Stage
+from graphspec.kernels.ngram_warm import ngram_backend, warm_ngram
 from graphspec.resolve.spec import EngineSpec
+from graphspec.speculators.ngram import NgramSpeculatorConfig
 
 
 @attrs.frozen(kw_only=True)
@@ -126,6 +128,9 @@ def make_ready(
         manager.capture(lambda key: told.graph_done("capture", key), strict=strict)
     with clock.phase("verify"):
         verified = manager.verify()
+    if _drafts_in_compiled_code(spec):
+        with clock.phase("drafter"):
+            warm_ngram()
     told.ended()
     manager.seal()
     report = WarmupReport(
@@ -152,6 +157,13 @@ def make_ready(
         timeline=told.spans(),
     )
     return Ready(source=source, manager=manager, report=report)
+
+
+def _drafts_in_compiled_code(spec: EngineSpec) -> bool:
+    made = spec.speculative
+    if made is None or not isinstance(made.speculator, NgramSpeculatorConfig):
+        return False
+    return ngram_backend(spec.scheduler.max_num_seqs, spec.model.max_model_len) != "python"
 
 
 def _backend(spec: EngineSpec) -> GraphBackend:

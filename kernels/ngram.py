@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 Tie = Literal["earliest", "latest"]
+Backend = Literal["numba", "python"]
 
 
 def propose_ngram(

@@ -4,20 +4,18 @@ For each n of the window a slot has a hash table from n-grams to the position be
 latest, see `LATEST`). A table holds positions only, 4 bytes each, and a candidate is compared token by token before it
 counts: two n-grams with one hash cost a probe and never a wrong draft.
 
-What makes both directions cheap:
+What makes it cheap in both directions:
 
-- The longest known suffix grows by at most one a token, because a match of n ending here is one of n - 1 ending one
-  token ago. So an append tries one length, goes down until something is known, and stores every longer n-gram as new
-  without a look at the text.
 - Tokens leave in the reverse order of their coming. The entry that was stored last in an open-addressed table took the
   first free place of its probe and nothing was placed behind it since, so setting it to 0 is a complete deletion.
-- A table is a function of tokens, capacity and multiplier. Growing clears it and appends again, in place.
+- A table is a function of tokens, capacity and multiplier. Growing clears it and enters all tokens again, in place.
 
 Probes are bounded. An append that needed more than `PROBES` draws another multiplier for the slot and builds its tables
 again, up to `RESEEDS` times in the life of a request; from then on long probes are taken as they come, and the worst
 case of one append is a walk over the whole table.
 
-Everything below takes the arrays of `Storage` by position: attribute access on objects is what compiled code lacks.
+The functions take the arrays of `CompiledRows` one by one, because compiled code has no objects with fields. A call passes
+seven words for each array, which took 100 of 130 ns a token as long as the loop over tokens called functions.
 """
 
 from typing import Any
@@ -125,7 +123,7 @@ def _write(row: Any, state: Any, layout: Any, tokens: Any) -> None:
 
 
 @njit
-def _enter(
+def _enter(  # noqa: PLR0912 - a loop that calls nothing: see the head of the module
     row: Any, tables: Any, previous: Any, known: Any, values: Any, state: Any, layout: Any
 ) -> None:
     """Enters the n-grams of what `_write` added. Tables that are made anew are the same work from the first token on."""
@@ -222,7 +220,7 @@ def _truncate(
 
 
 @njit(nogil=True)
-def advance(
+def advance(  # noqa: PLR0912 - five passes over one list of arguments
     slots: Any,
     keep: Any,
     tokens: Any,

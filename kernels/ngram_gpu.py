@@ -39,7 +39,7 @@ _TYPES = {
 @triton.jit(do_not_specialize=_SCAN, do_not_specialize_on_alignment=_SCAN)
 def scan(
     tokens, lengths, scores, stride, tiles, min_n, max_n, LATEST: tl.constexpr, TILE: tl.constexpr
-):  # noqa: ANN201 - Triton reads annotations as types of its own
+):
     """Writes each tile's best place: (matched tokens << 32) | rank of the place, 0 where nothing matches."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
@@ -49,12 +49,12 @@ def scan(
     ends = tile * TILE + tl.arange(0, TILE)
     alive = (ends >= 1) & (ends < length)
     matched = tl.zeros([TILE], tl.int32)
+    behind = context + ends
     if tile * TILE < length:
-        for i in range(max_n):
-            inside = alive & (ends - 1 - i >= 0)
-            wanted = tl.load(context + length - 1 - i, mask=length - 1 - i >= 0, other=0)
-            found = tl.load(context + ends - 1 - i, mask=inside, other=0)
-            alive = inside & (found == wanted)
+        for i in range(1, max_n + 1):
+            alive = alive & (ends >= i)
+            wanted = tl.load(context + length - i, mask=length >= i, other=0)
+            alive = alive & (tl.load(behind - i, mask=alive, other=0) == wanted)
             matched += alive.to(tl.int32)
     rank = ends if LATEST else 0x7FFFFFFF - ends
     score = (matched.to(tl.int64) << 32) | rank.to(tl.int64)
@@ -78,7 +78,7 @@ def finalize(
     LATEST: tl.constexpr,
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
-):  # noqa: ANN201 - Triton reads annotations as types of its own
+):
     """Writes a row's drafts, -1 past their count, and the count."""
     row = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + row)

@@ -1,20 +1,18 @@
 """`NgramIndex`: n-gram drafting that does not read the context again."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
 from graphspec.errors import EnvironmentProblem, KernelError, Problem
-from graphspec.kernels.ngram import Tie
+from graphspec.kernels.ngram import Backend, Tie
 from graphspec.kernels.ngram_faults import error_of
 from graphspec.kernels.ngram_warm import warm_ngram
 
 _INT32 = np.dtype(np.int32)
 LONGEST_N = 255
 LARGEST = 2**31 - 1
-
-Backend = Literal["numba", "python"]
 
 
 class _Rows(Protocol):
@@ -38,7 +36,8 @@ class NgramIndex:
 
     Memory: `bytes_per_token` for each token of a request, in address space that is reserved when the index is made.
     With numba (extra `ngram`) steps are compiled, ahead: see `warm_ngram`. Without it the index runs in plain Python, with
-    equal results; `backend` says which it is, and `backend_reason` why. One thread at a time may use an index.
+    equal results in O(max_n ** 2) a token; `backend` says which it is, and `backend_reason` why it is not numba. One
+    thread at a time may use an index.
 
     >>> index = NgramIndex(min_n=2, max_n=3, k=4, max_model_len=100)
     >>> index.append([1, 2, 3, 4, 2, 3])
@@ -72,7 +71,7 @@ class NgramIndex:
                     hint="pip install 'graphspec-engine[ngram]', or leave backend out",
                 )
             )
-        self.backend = warmed.backend if warmed else "python"
+        self.backend: Backend = warmed.backend if warmed else "python"
         self.backend_reason = warmed.reason if warmed else "backend='python' was asked for"
         self.k = k
         self._longest = max_model_len
@@ -196,10 +195,10 @@ class NgramIndex:
 
 def _ids(values: Any, name: str) -> Any:
     """`values` as int32 [n] that compiled code takes. Nothing is rounded, wrapped or cut off."""
-    if type(values) is np.ndarray and values.dtype is _INT32 and values.ndim == 1:
-        # Aligned, contiguous and writable: each other kind of array would be another variant of the compiled code.
-        if values.flags.carray:
-            return values
+    usual = type(values) is np.ndarray and values.dtype is _INT32 and values.ndim == 1
+    # Aligned, contiguous and writable: each other kind of array would be another variant of the compiled code.
+    if usual and values.flags.carray:
+        return values
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iuO"):
         raise KernelError(

@@ -6,6 +6,10 @@ import time
 
 import attrs
 
+from graphspec.kernels.ngram import Backend
+
+FEW_SLOTS, SHORT = 32, 32768
+
 _lock = threading.Lock()
 _done: "list[WarmedNgram]" = []
 
@@ -17,7 +21,7 @@ class WarmedNgram:
     `specialisations` counts compiled variants. No call adds one: arguments of other types are a TypeError.
     """
 
-    backend: str
+    backend: Backend
     reason: str
     seconds: float
     specialisations: int
@@ -35,6 +39,15 @@ def warm_ngram() -> WarmedNgram:
         if not _done:
             _done.append(_warm())
         return _done[0]
+
+
+def ngram_backend(slots: int, max_model_len: int) -> Backend | None:
+    """What an engine of this size should ask `NgramIndex` for: plain Python if it is small, else the best there is.
+
+    Compiling takes seconds of every start. Plain Python takes some ten microseconds a request and step and a microsecond
+    for each n of a prompt's token, which up to 32 requests and prompts of 32k tokens is little beside a step of a model.
+    """
+    return "python" if slots <= FEW_SLOTS and max_model_len < SHORT else None
 
 
 def _warm() -> WarmedNgram:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from graphspec.kernels import propose_ngram
 from support.ngram import brute_force
 
-
 # Two or three different tokens make long and overlapping matches; repeated pieces make periods with breaks.
 small = st.lists(st.integers(0, 2), max_size=60)
 periodic = st.tuples(

@@ -81,6 +81,10 @@ def shapes():
     )
 
 
+# B110: a full match, one with a single token left, and none. B111: contexts up to the limit.
+B110 = case([[1, 2, 3, 4, 1, 2], [5, 5], [1, 2, 3]], min_n=1, max_n=2, k=3, max_model_len=99)
+B111 = case([[1, 2] * 5 + [1] * n for n in range(1, 7)], min_n=1, max_n=3, k=4, max_model_len=16)
+
 CASES = [
     {**c, "settings": {**c["settings"], "tie": tie}}
     for c in [
@@ -89,6 +93,8 @@ CASES = [
             for rows, low, high, k, longest in worked()
         ),
         *shapes(),
+        B110,
+        B111,
     ]
     for tie in TIES
 ]
@@ -122,6 +128,18 @@ def test_the_cases_are_of_all_kinds(interpreted):
     assert {0, 1, 2, 33} <= counts
     assert any(a != b for a, b in zip(interpreted[::2], interpreted[1::2], strict=True))
     assert any(0 in (c["sampled"] or ()) for c in CASES)
+
+
+def test_b110_b111_counts_are_valid_drafts_within_the_limit(interpreted):
+    """Theme K on the device: padding is no draft, and no draft lies past max_model_len."""
+    b110, b111 = interpreted[-4], interpreted[-2]
+    assert b110 == {
+        "drafts": [[3, 4, 1], [5, -1, -1], [-1, -1, -1]],
+        "counts": [3, 1, 0],
+    }
+    assert all(11 + n + count <= 16 for n, count in enumerate(b111["counts"]))
+    assert b111["counts"][0] > 0
+    assert b111["counts"][-1] == 0
 
 
 def test_wrong_tensors_are_named_all_at_once():

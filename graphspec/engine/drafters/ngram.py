@@ -5,43 +5,58 @@ from collections.abc import Mapping
 import torch
 
 from graphspec.engine.drafters.context import DraftContext
-from graphspec.engine.drafters.protocol import Proposal, TargetStep
-from graphspec.kernels.ngram import propose_ngram
+from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
+from graphspec.kernels import NgramIndex
+from graphspec.kernels.ngram_warm import ngram_backend
 from graphspec.speculators.ngram import NgramSpeculatorConfig
 
 
 class NgramSpeculator:
-    """Proposes continuations of earlier occurrences. Keeps no state."""
+    """Proposes continuations of earlier occurrences. Each request has a slot of one `NgramIndex` until it is forgotten."""
 
-    def __init__(self, config: NgramSpeculatorConfig, max_model_len: int) -> None:
-        self._config = config
-        self._max_model_len = max_model_len
+    def __init__(self, index: NgramIndex) -> None:
+        self.index = index
+        self._slots: dict[int, int] = {}
+        self._free = list(range(len(index.counts)))
 
     @classmethod
     def make(cls, context: DraftContext) -> "NgramSpeculator":
         """The drafter of a contract."""
-        config = context.speculative.speculator
+        config, spec = context.speculative.speculator, context.spec
         assert isinstance(config, NgramSpeculatorConfig)
-        return cls(config, context.spec.model.max_model_len)
+        slots, longest = spec.scheduler.max_num_seqs, spec.model.max_model_len
+        return cls(
+            NgramIndex(
+                min_n=config.prompt_lookup_min,
+                max_n=config.prompt_lookup_max,
+                k=context.speculative.num_speculative_tokens,
+                max_model_len=longest,
+                slots=slots,
+                backend=ngram_backend(slots, longest),
+            )
+        )
 
     def propose(self, step: TargetStep) -> list[Proposal]:
         """What followed each request's last tokens where they occurred before."""
-        c = self._config
-        return [
-            Proposal(
-                tokens=propose_ngram(
-                    r.tokens,
-                    c.prompt_lookup_min,
-                    c.prompt_lookup_max,
-                    r.wanted,
-                    self._max_model_len,
-                )
-            )
-            for r in step.requests
-        ]
+        return [Proposal(tokens=self._drafts(r)) for r in step.requests]
+
+    def _drafts(self, r: Computed) -> list[int]:
+        slot = self._slots.get(r.request)
+        if slot is None:
+            slot = self._slots[r.request] = self._free.pop()
+        have = self.index.length(slot)
+        if len(r.tokens) < have:
+            self.index.truncate(len(r.tokens), slot)
+        elif len(r.tokens) > have:
+            self.index.append(r.tokens[have:], slot)
+        return self.index.propose(r.wanted, slot)
 
     def forget(self, request: int) -> None:
-        """Nothing is kept."""
+        """Frees the request's slot."""
+        slot = self._slots.pop(request, None)
+        if slot is not None:
+            self.index.reset(slot)
+            self._free.append(slot)
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """None: matching runs on the host."""
