@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from graphspec.config.parallel import ParallelConfig
 from graphspec.errors import Problem
+from graphspec.fields import policies
 from graphspec.formats.document import Document
 from graphspec.text import show
 
@@ -15,8 +14,11 @@ PARALLEL = "parallel"
 
 def rank_sizes(parallel: ParallelConfig) -> Mapping[str, int]:
     """The sizes of the parallel groups, by field."""
-    names = [field.name for field in attrs.fields(ParallelConfig)]
-    return {name: getattr(parallel, name) for name in names if name.endswith("_parallel_size")}
+    return {
+        name: getattr(parallel, name)
+        for name in policies(ParallelConfig)
+        if name.endswith("_parallel_size")
+    }
 
 
 def made_for_others(document: Document, parallel: ParallelConfig) -> Sequence[Problem]:
