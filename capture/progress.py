@@ -18,7 +18,7 @@ class Progress:
         """One unit is loaded. May be called from several threads."""
 
     def phase(self, name: str) -> None:
-        """A phase begins: units, weights, warm, capture or verify."""
+        """A phase begins: units, weights, warm, capture, verify, or drafter where host code is compiled."""
 
     def graph_done(self, phase: str, key: CaptureKey) -> None:
         """One graph is warmed or captured."""
