@@ -1,15 +1,15 @@
 """Compiled kernels for GPUs in the cache: compiled once for each architecture, on any machine, and found again."""
 
+import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
-from graphspec.cache.compiling.device import measure_device
 from graphspec.cache.compiling.toolchain import triton_build
 from graphspec.cache.entry import Entry
-from graphspec.cache.load import unusable_store
+from graphspec.cache.load import UnitResult, unusable_store
 from graphspec.cache.opened import OpenCache
 from graphspec.cache.store import Lookup, Outcome
 from graphspec.cache.units import EntryKey
@@ -29,8 +29,8 @@ _METHODS_OF = {"graphspec.kernels.ngram_gpu": ("ngram", "ngram_gpu")}
 
 @attrs.frozen(kw_only=True)
 class KernelResult:
-    """What became of a variant for a target. `seconds` is what it took here; `problem` why it could not be stored, or in
-    what it differs from what is stored. `entry` has the bytes."""
+    """What became of a variant for a target. `seconds` is what it took here; `store_problem` why it could not be stored;
+    `differs`: other bytes are stored under its key, and stayed. `entry` has the bytes."""
 
     variant: str
     target: str
@@ -40,8 +40,17 @@ class KernelResult:
     seconds: float
     bytes: int
     resources: Resources
-    problem: str = ""
+    reason: str = ""
+    store_problem: str = ""
+    differs: bool = False
     entry: Entry = attrs.field(repr=False)
+
+    @property
+    def problem(self) -> str:
+        """What an operator should know of, in a sentence, or an empty text."""
+        if self.differs:
+            return f"does not compile alike: other bytes are stored under its key {self.key}"
+        return f"not stored: {self.store_problem}" if self.store_problem else ""
 
 
 Listener = Callable[[KernelResult], None]
@@ -91,8 +100,8 @@ def load_or_compile_kernels(
     Raises `OfflineMissError` with all that is missing where compiling is forbidden, and with `strict` `CacheUnusableError`
     where a result cannot be stored.
     """
-    asked = [(v, t, kernel_key(v, t), time.perf_counter()) for v in variants for t in targets]
-    found = [cache.store.get(key) for _, _, key, _ in asked]
+    asked = [(v, t, kernel_key(v, t)) for v in variants for t in targets]
+    found = [cache.store.get(key) for _, _, key in asked]
     missing = [one for one, lookup in zip(asked, found, strict=True) if lookup.entry is None]
     if missing and cache.offline is not None:
         raise OfflineMissError(
@@ -102,10 +111,10 @@ def load_or_compile_kernels(
                 wanted="a compiled kernel",
                 hint=f"graphspec kernels compile --target {t}, where compiling is allowed",
             )
-            for v, t, key, _ in missing
+            for v, t, key in missing
         )
     results = []
-    for (variant, target, key, _), lookup in zip(asked, found, strict=True):
+    for (variant, target, key), lookup in zip(asked, found, strict=True):
         began = time.perf_counter()
         results.append(
             _result(variant, target, lookup, lookup.entry, began)
@@ -141,8 +150,8 @@ def _compiled(
     stored = cache.store.put(entry)
     if strict and stored.failed:
         raise unusable_store(stored.reason)
-    differs = "other bytes are stored under its key, and stayed" if stored.differs else ""
-    return _result(variant, target, lookup, entry, began, stored.reason or differs, compiled=True)
+    result = _result(variant, target, lookup, entry, began)
+    return attrs.evolve(result, compiled=True, store_problem=stored.reason, differs=stored.differs)
 
 
 def _result(
@@ -151,20 +160,17 @@ def _result(
     lookup: Lookup,
     entry: Entry,
     began: float,
-    problem: str = "",
-    *,
-    compiled: bool = False,
 ) -> KernelResult:
     return KernelResult(
         variant=variant.name,
         target=str(target),
         key=entry.key.digest,
         outcome=lookup.outcome,
-        compiled=compiled,
+        compiled=False,
         seconds=time.perf_counter() - began,
         bytes=len(entry.payload),
         resources=Resources(**entry.metadata["resources"]),
-        problem=problem,
+        reason=lookup.reason,
         entry=entry,
     )
 
@@ -175,28 +181,44 @@ def needed_variants(spec: EngineSpec) -> Sequence[Variant]:
     return variants_of([m for m in kernel_modules() if method in _METHODS_OF.get(m, (method,))])
 
 
-def device_target(spec: EngineSpec) -> GpuTarget | None:
-    """The GPU of this machine that the contract is for; None for a contract that is for a CPU."""
-    if spec.device.target is not Target.CUDA:
-        return None
-    profile = measure_device(spec.device)
-    return GpuTarget(profile.kind, profile.capability[0])
+def device_target() -> GpuTarget:
+    """The GPU that this process launches on, as Triton sees it."""
+    from triton.runtime.driver import driver
+
+    target = driver.active.get_current_target()
+    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).partition(":")[0]
+    return GpuTarget(target.backend, arch)
 
 
 def warm_kernels(
-    spec: EngineSpec, cache: OpenCache, *, strict: bool = False, load: bool = True
-) -> Sequence[KernelResult]:
+    spec: EngineSpec, cache: OpenCache, *, strict: bool = False
+) -> Sequence[UnitResult]:
     """For a contract on a GPU: its kernels from the cache, or compiled, and loaded onto the device, so that no launch
-    compiles. Nothing for a CPU. With `load` off they are only put where Triton finds them."""
-    target = device_target(spec)
-    if target is None:
+    compiles. Each is reported as a unit is. Nothing for a CPU, and nothing without Triton: no kernel of ours can run then.
+    """
+    if spec.device.target is not Target.CUDA or importlib.util.find_spec("triton") is None:
         return ()
-    variants = needed_variants(spec)
+    target, variants = device_target(), needed_variants(spec)
     results = load_or_compile_kernels(variants, [target], cache, strict=strict)
     put_in_place(variants, target, results)
-    if load:
-        preload(variants)
-    return results
+    preload(variants)
+    return [_as_unit(r) for r in results]
+
+
+def _as_unit(result: KernelResult) -> UnitResult:
+    saved = 0.0 if result.compiled else float(result.entry.metadata["compile_seconds"])
+    return UnitResult(
+        name=str(result.entry.metadata["unit"]),
+        key=result.key,
+        outcome=result.outcome,
+        reason=result.reason,
+        compiled=result.compiled,
+        seconds=result.seconds,
+        seconds_saved=max(0.0, saved - result.seconds),
+        bytes=result.bytes,
+        store_problem=result.store_problem,
+        differs=result.differs,
+    )
 
 
 def put_in_place(
