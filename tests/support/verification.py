@@ -1,13 +1,22 @@
 """Batches for tests of verification: random ones with every method and edge, and how a request is taken out of one."""
 
 import random
+from typing import Any
 
 import attrs
 import torch
 
 from graphspec.config.speculative import RejectionSampleMethod
-from graphspec.kernels.verify import method_codes
-from graphspec.kernels.verify_values import FlyRule, Sampling, VerifyJob, conditional_rates
+from graphspec.kernels.verify import method_codes, verify_drafts
+from graphspec.kernels.verify_random import accept_uniform, sample_uniform
+from graphspec.kernels.verify_reference import Philox, decide, rows_of
+from graphspec.kernels.verify_values import (
+    FlyRule,
+    Sampling,
+    Verdict,
+    VerifyJob,
+    conditional_rates,
+)
 
 METHODS = list(RejectionSampleMethod)
 RATES = (0.9, 0.6, 0.3, 0.2, 0.1)
@@ -131,3 +140,85 @@ def random_batch(
             "max_drafts": most,
         },
     )
+
+
+@attrs.define
+class Watched:
+    """Chances as `Philox` gives them; remembers how near the nearest decision was to falling the other way."""
+
+    chances: Philox
+    margin: float = 1.0
+
+    def accept(self, row: int, chance: float, *, or_equal: bool = False) -> bool:
+        u = accept_uniform(self.chances.seed, self.chances.position + row)
+        self.margin = min(self.margin, abs(u - chance))
+        return self.chances.accept(row, chance, or_equal=or_equal)
+
+    def pick(self, row: int, weights: torch.Tensor) -> int:
+        token = self.chances.pick(row, weights)
+        shares = weights.double().cumsum(0) / weights.double().sum()
+        u = sample_uniform(self.chances.seed, self.chances.position + row)
+        before = float(shares[token - 1]) if token else -1.0
+        self.margin = min(self.margin, abs(u - before), abs(float(shares[token]) - u))
+        return token
+
+
+SLACK = 1e-5
+"""Decisions nearer than this may fall the other way in float32: docs/verification.md."""
+
+
+def disagreements(batch: Batch, verdict: Verdict) -> list[int]:
+    """Requests whose verdict is not the reference's although no decision was near."""
+    job, wrong = batch.job(), []
+    for r in range(job.requests):
+        rows = rows_of(job, r)
+        seed, position = (int(t[r]) for t in (job.sampling.seed, job.sampling.position))
+        watched = Watched(Philox(seed=seed, position=position))
+        kept, token = decide(rows, watched)
+        tokens = [*rows.drafts[:kept], *([] if token is None else [token])]
+        count = int(verdict.counts[r])
+        same = tokens == verdict.tokens[r, :count].tolist() and bool(verdict.broken[r]) == (
+            token is None
+        )
+        if (
+            not (same and set(verdict.tokens[r, count:].tolist()) <= {-1})
+            and watched.margin > SLACK
+        ):
+            wrong.append(r)
+    return wrong
+
+
+def run(batch: Batch, implementation: str) -> Verdict:
+    """The verdict of one implementation."""
+    return verify_drafts(
+        batch.logits,
+        batch.drafts,
+        batch.cu_drafts,
+        **batch.arguments,
+        implementation=implementation,
+    )
+
+
+def answers(verdict: Verdict) -> list[list[int]]:
+    """The tokens of each request."""
+    rows = zip(verdict.tokens.tolist(), verdict.counts.tolist(), strict=True)
+    return [tokens[:count] for tokens, count in rows]
+
+
+def ask(
+    target: list[list[list[float]]],
+    drafts: list[list[int]],
+    implementation: str = "reference",
+    **arguments: Any,
+) -> list[list[int]]:
+    """Tokens of requests that are written as lists of rows of logits and lists of drafts; greedy unless told otherwise."""
+    lengths = torch.tensor([0, *map(len, drafts)])
+    arguments.setdefault("sampling", Sampling.of(temperature=[0.0] * len(drafts)))
+    verdict = verify_drafts(
+        torch.tensor([row for rows in target for row in rows], dtype=torch.float32),
+        torch.tensor([d for request in drafts for d in request], dtype=torch.int64),
+        lengths.cumsum(0),
+        implementation=implementation,
+        **arguments,
+    )
+    return answers(verdict)
