@@ -14,7 +14,7 @@ from graphspec.capture.kernel_binaries import (
     needed_variants,
 )
 from graphspec.capture.program import load_program
-from graphspec.fleet.devices import Described
+from graphspec.fleet.devices import Described, recorded
 from graphspec.kernels.targets import GpuTarget
 from graphspec.resolve.spec import EngineSpec
 
@@ -61,9 +61,8 @@ class CrossReport:
 
     def as_dict(self) -> Mapping[str, Any]:
         """Plain data: what ``warmup --device --json`` prints."""
-        profile = self.device.profile
         return {
-            "device": {**attrs.asdict(profile), "capability": list(profile.capability)},
+            **recorded(self.device.profile),
             "exact": self.device.exact,
             "source": self.device.source,
             "units": [attrs.asdict(unit) for unit in self.units],

@@ -42,9 +42,8 @@ class KnownDevice:
     def as_dict(self) -> Mapping[str, Any]:
         """Plain data: what ``devices --json`` lists."""
         return {
-            "name": self.name,
-            **attrs.asdict(self.profile),
-            "capability": list(self.profile.capability),
+            "device": self.name,
+            **recorded(self.profile)["device"],
             "exact": self.exact,
             "registers": self.limits.registers,
             "shared_bytes": self.limits.shared_bytes,

@@ -90,3 +90,11 @@ def compiles(folder: Path) -> Iterator[str]:
     with contextlib.suppress(FileNotFoundError):
         for line in (folder / "compiles").read_text().splitlines():
             yield line.split()[0]
+
+
+def example(spec: EngineSpec) -> Any:
+    """The reference program's units, with the stand-ins in workers: what the example of a page names as its program."""
+    from graphspec.engine.llama import program as reference
+
+    program(spec)
+    return reference(spec)
