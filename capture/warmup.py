@@ -12,6 +12,7 @@ from graphspec.cache.opened import open_cache
 from graphspec.capture.agreement import Facts, agree_on, others_told
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
+from graphspec.capture.kernel_binaries import warm_kernels
 from graphspec.capture.left_out import left_out_of
 from graphspec.capture.manager import CaptureManager
 from graphspec.capture.memory_model import GraphCosts
@@ -51,7 +52,8 @@ def warmup(
     costs: GraphCosts | None = None,
     buckets: Buckets | None = None,
 ) -> WarmupReport:
-    """Compiles or loads every unit, captures every reachable graph, verifies each once; returns the report.
+    """Compiles or loads every unit, and on a GPU every kernel, captures every reachable graph, verifies each once; returns
+    the report.
 
     `cache_dir`: see `graphspec.cache.location`. `jobs`: compiler processes at once; default, one per CPU that this
     process may use. `strict`: raise `CacheUnusableError` where the cache cannot take entries, and the error of the first
@@ -118,6 +120,7 @@ def make_ready(
                 lock_wait_seconds=spec.cache.lock_wait_seconds,
                 offline=cache.offline,
             )
+            results = [*results, *warm_kernels(spec, cache, strict=strict)]
             cache.record(results)
         with clock.phase("weights"):
             source = program.start(artifacts)

@@ -4,13 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
 pytest.importorskip("triton")
 
+from graphspec.cache.load import UnitResult
+from graphspec.cache.store import Outcome
+from graphspec.capture import warmup as warmup_module
+from graphspec.capture.kernel_binaries import warm_kernels
 from graphspec.config.device import DeviceConfig, Target
+from graphspec.config.engine import EngineConfig
 from graphspec.errors import KernelError, TargetError
 from graphspec.kernels.resources import (
     Resources,
@@ -20,6 +26,7 @@ from graphspec.kernels.resources import (
     read_bounds,
 )
 from graphspec.kernels.targets import GpuTarget
+from support.graphs import Steps
 from support.specs import ROOT
 
 BOUNDS = ROOT / "tests" / "data" / "kernel-resources.json"
@@ -327,15 +334,33 @@ def test_everything_that_changes_a_kernels_code_changes_its_key():
     assert "did you mean 'batch_expand'" in done.stderr
 
 
-class FakeSpec:
-    device = DeviceConfig(target=Target.CPU)
-
-
 def test_a_contract_for_a_cpu_warms_no_kernel():
-    """Nothing is compiled and nothing imported."""
-    from graphspec.capture.kernel_binaries import warm_kernels
+    """The cache is not even asked."""
+    spec = SimpleNamespace(device=DeviceConfig(target=Target.CPU))
+    assert warm_kernels(spec, cache=None) == ()
 
-    assert warm_kernels(FakeSpec(), cache=None) == ()
+
+def test_kernels_are_in_the_report_of_a_warmup(monkeypatch, tiny_config, tmp_path):
+    """As units are: counted, with their outcome and what could not be stored."""
+    kernel = UnitResult(
+        name="kernel.batch_expand",
+        key="0" * 32,
+        outcome=Outcome.MISS,
+        reason="",
+        compiled=True,
+        seconds=1.0,
+        seconds_saved=0.0,
+        bytes=10,
+        store_problem="the disk is full",
+    )
+    program = SimpleNamespace(units=tuple, start=lambda artifacts: Steps())
+    monkeypatch.setattr(warmup_module, "load_program", lambda spec: program)
+    monkeypatch.setattr(warmup_module, "warm_kernels", lambda spec, cache, strict: [kernel])
+    spec = EngineConfig.from_dict(tiny_config()).resolve()
+    report = warmup_module.warmup(spec, cache_dir=str(tmp_path))
+    assert report.units == [kernel]
+    assert report.compiled == 1
+    assert any("kernel.batch_expand was not stored" in f for f in report.findings)
 
 
 def test_resources_are_plain_values():
