@@ -47,18 +47,20 @@ def map_vocabularies(
     *,
     draft_vocab_size: int,
     target_vocab_size: int,
+    draft_markers: tuple[str, ...] = MARKERS,
+    target_markers: tuple[str, ...] = MARKERS,
 ) -> VocabularyMap:
     """The map between two vocabularies (string -> id), equal strings being equal tokens.
 
-    A leading word marker counts as a space. Ids at or beyond a declared size are padding and never mapped. Raises
+    A leading word marker counts as a space; each tokenizer has its own, as `word_markers` finds it. Ids at or beyond a declared size are padding and never mapped. Raises
     `SpecError` when no token is common.
 
     >>> map_vocabularies({"a": 1, "b": 0}, {"a": 0, "b": 1}, draft_vocab_size=2, target_vocab_size=2).draft_to_target
     (1, 0)
     """
-    known = _by_text(target, target_vocab_size)
+    known = _by_text(target, target_vocab_size, target_markers)
     table = [-1] * draft_vocab_size
-    for text, token in _by_text(draft, draft_vocab_size).items():
+    for text, token in _by_text(draft, draft_vocab_size, draft_markers).items():
         table[token] = known.get(text, -1)
     made = VocabularyMap(draft_to_target=tuple(table), target_vocab_size=target_vocab_size)
     if made.common == 0:
@@ -74,17 +76,33 @@ def map_vocabularies(
     return made
 
 
-def _by_text(vocabulary: Mapping[str, int], size: int) -> Mapping[str, int]:
+def word_markers(first_token: str, letter: str) -> tuple[str, ...]:
+    """What a tokenizer puts for a leading space, from the first token that it makes of a space and `letter`. All the usual
+    ones where that token does not say.
+
+    A marker of another tokenizer is a letter in this one: Maltese has words that begin with U+0120.
+
+    >>> word_markers("_a", "a"), len(word_markers("a", "a"))
+    (('_',), 2)
+    """
+    marker = first_token.removesuffix(letter)
+    return (marker,) if marker and marker != first_token else MARKERS
+
+
+def _by_text(
+    vocabulary: Mapping[str, int], size: int, markers: tuple[str, ...]
+) -> Mapping[str, int]:
     texts: dict[str, int] = {}
     for token, number in vocabulary.items():
         if 0 <= number < size:
             # Two spellings of one text: the first in the tokenizer's own order is the one that it produces.
-            texts.setdefault(_with_space(token), number)
+            texts.setdefault(_with_space(token, markers), number)
     return texts
 
 
-def _with_space(token: str) -> str:
-    return " " + token[1:] if token.startswith(MARKERS) else token
+def _with_space(token: str, markers: tuple[str, ...]) -> str:
+    marker = next((m for m in markers if token.startswith(m)), None)
+    return token if marker is None else " " + token[len(marker) :]
 
 
 def reduced_vocabulary(

@@ -8,10 +8,10 @@ import torch
 
 from graphspec.config.model import ModelSpec
 from graphspec.engine.drafters.context import DraftContext
-from graphspec.engine.tokenizer import load_tokenizer
+from graphspec.engine.tokenizer import Tokenizer, load_tokenizer
 from graphspec.errors import Problem, SpecError
 from graphspec.resolve.checkpoint import read_checkpoint
-from graphspec.speculators.vocabulary import VocabularyMap, map_vocabularies
+from graphspec.speculators.vocabulary import MARKERS, VocabularyMap, map_vocabularies, word_markers
 
 _log = logging.getLogger(__name__)
 
@@ -35,17 +35,39 @@ def token_tables(context: DraftContext) -> TokenTables | None:
     if verification is None or not verification.use_heterogeneous_vocab:
         return None
     target, draft = context.spec.model, context.model
-    made = map_vocabularies(
-        load_tokenizer(draft).vocabulary,
-        load_tokenizer(target).vocabulary,
+    made = map_tokenizers(
+        load_tokenizer(draft),
+        load_tokenizer(target),
         draft_vocab_size=draft.vocab_size,
         target_vocab_size=target.vocab_size,
+    )
+    return tables_of(made, _unknown(draft), context.device)
+
+
+def map_tokenizers(
+    draft: Tokenizer, target: Tokenizer, *, draft_vocab_size: int, target_vocab_size: int
+) -> VocabularyMap:
+    """The map between the tokens of two tokenizers. Warns where so few are common that drafts will hardly be kept, and raises
+    `SpecError` where none is."""
+    made = map_vocabularies(
+        draft.vocabulary,
+        target.vocabulary,
+        draft_vocab_size=draft_vocab_size,
+        target_vocab_size=target_vocab_size,
+        draft_markers=_markers(draft),
+        target_markers=_markers(target),
     )
     if made.few:
         _log.warning(
             "draft and target share only %d tokens: hardly a draft will be kept", made.common
         )
-    return tables_of(made, _unknown(draft), context.device)
+    return made
+
+
+def _markers(tokenizer: Tokenizer) -> tuple[str, ...]:
+    ids = tokenizer.encode(" a")
+    by_id = {number: token for token, number in tokenizer.vocabulary.items()}
+    return word_markers(by_id.get(ids[0], ""), "a") if ids else MARKERS
 
 
 def tables_of(vocabularies: VocabularyMap, unknown: int, device: str) -> TokenTables:
