@@ -305,16 +305,16 @@ class Scheduler:
     def _planned(self, packing: _Packing) -> StepPlan:
         requests = [self._running[id_] for id_ in packing.given]
         prefill = any(r.prefilling for r in requests)
-        route = self._route(
-            Step(requests=len(requests), proposed_k=self._proposed_k, prefill=False)
-        )
+        # Without drafts nothing was proposed at any depth, and the step need not be as wide as if it were.
+        proposed_k = self._proposed_k if any(r.drafts for r in requests) else 0
+        route = self._route(Step(requests=len(requests), proposed_k=proposed_k, prefill=False))
         parts = tuple(self._part(r, packing, route.k) for r in requests)
         if prefill:
             sizes = {len(part.tokens) for part in parts}
             route = self._route(
                 Step(
                     requests=len(parts),
-                    proposed_k=self._proposed_k,
+                    proposed_k=proposed_k,
                     prefill=True,
                     tokens=sum(len(part.tokens) for part in parts),
                     uniform=len(sizes) == 1,

@@ -128,6 +128,17 @@ def test_a_batch_that_shrank_keeps_its_depth(tiny_config):
     assert s.plans[-1].route.k == 3
 
 
+def test_a_batch_without_drafts_takes_a_graph_of_depth_zero_where_there_is_one(tiny_config):
+    """Nobody has a draft, so nothing was proposed at any depth; without such a graph the batch's own depth is padded."""
+    for table, depth in (([(1, 2, 3), (3, 4, 0)], 0), (TABLE, 3)):
+        spec = spec_for(tiny_config, table, k=3, max_num_seqs=4)
+        s = sim(lambda request, wanted: [], route=rule_of(spec), schedule=spec.schedule)
+        s.arrive([1, 2], max_tokens=9)
+        s.step()
+        s.step()
+        assert (s.plans[-1].depth, s.plans[-1].route.k) == (3, depth)
+
+
 def test_a_prompt_chunk_that_looks_like_a_decode_has_no_full_graph(tiny_config):
     """Issue 49918: a chunk of 1 + k tokens is no decode, and its route says so."""
     s = sim(route=rule_of(spec_for(tiny_config, TABLE, k=3, max_num_seqs=4)))
