@@ -2,8 +2,11 @@
 
 import random
 
+import pytest
 import torch
 
+from graphspec.capture import warmup
+from graphspec.config.engine import EngineConfig
 from graphspec.engine.drafters.ngram import NgramSpeculator
 from graphspec.engine.drafters.protocol import Computed, TargetStep
 from graphspec.kernels import NgramIndex, propose_ngram
@@ -62,3 +65,17 @@ def test_a_request_that_was_never_seen_may_be_forgotten():
     drafter = drafter_of(1)
     drafter.forget(5)
     assert drafter.static_tensors() == dict[str, torch.Tensor]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("requests", "phases"), [(4, 0), (33, 1)])
+def test_a_warmup_compiles_what_drafts_where_it_is_compiled(
+    requests, phases, tiny_config, shared_cache, monkeypatch
+):
+    """A small engine drafts in plain Python. For a large one the index is compiled before it says ready."""
+    warmed = []
+    monkeypatch.setattr(warmup, "warm_ngram", lambda: warmed.append(True))
+    scheduler = {"max_num_seqs": requests, "max_num_batched_tokens": 128}
+    spec = EngineConfig.from_dict(tiny_config(scheduler=scheduler)).resolve()
+    report = warmup.warmup(spec, cache_dir=str(shared_cache))
+    assert (len(warmed), list(report.phases).count("drafter")) == (phases, phases)
