@@ -20,7 +20,8 @@ from graphspec.text import plural
 
 INTERRUPTED = 130
 MEMORY_GIB = 1.5
-"""What one compile is said to take."""
+"""What one compile is said to take. Up to three processes run for it, the worker, its compiler and that one's g++; of the
+example's units the largest of them took 453 MiB."""
 
 
 def warm_fleet(

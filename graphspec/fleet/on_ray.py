@@ -5,11 +5,17 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from graphspec.errors import EnvironmentProblem, Problem
 from graphspec.fleet.executor import Ended
-from graphspec.fleet.task import Compilers, Done, Resources, Task, perform
+from graphspec.fleet.task import Done, Resources, Task
+
+if TYPE_CHECKING:
+    from graphspec.fleet.perform import Compilers
+
+_LOOK_S = 30.0
+"""How often to look whether there are still nodes, while nothing ends."""
 
 
 class RayExecutor:
@@ -58,8 +64,11 @@ class RayExecutor:
         import ray
 
         while self._pending:
-            (ended, *_), _ = ray.wait(list(self._pending), num_returns=1)
-            yield self._ended(ended, self._pending.pop(ended))
+            done, _ = ray.wait(list(self._pending), num_returns=1, timeout=_LOOK_S)
+            for ended in done:
+                yield self._ended(ended, self._pending.pop(ended))
+            if not done:
+                yield from self._stranded()
 
     def cancel(self) -> None:
         import ray
@@ -112,6 +121,19 @@ class RayExecutor:
             ray.shutdown()
             self._started = False
 
+    def _stranded(self) -> Iterator[Ended]:
+        """Tasks that no node which is left could take: Ray would let them wait for one."""
+        reasons = {
+            needs: self.why_not(needs) for needs in {t.resources for t in self._pending.values()}
+        }
+        import ray
+
+        for waiting, task in list(self._pending.items()):
+            if reason := reasons[task.resources]:
+                ray.cancel(waiting, force=True)
+                del self._pending[waiting]
+                yield Ended(task=task, lost=reason)
+
     def _ended(self, ended: Any, task: Task) -> Ended:
         import ray
 
@@ -125,10 +147,14 @@ class RayExecutor:
 
 
 @functools.cache
-def _compilers() -> Compilers:
+def _compilers() -> "Compilers":
     """One for each worker process, whose end ends them: Ray gives a task nowhere else to keep what outlives it."""
+    from graphspec.fleet.perform import Compilers
+
     return Compilers()
 
 
 def _perform(task: Task) -> Done:
+    from graphspec.fleet.perform import perform
+
     return perform(task, _compilers())

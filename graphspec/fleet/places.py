@@ -2,7 +2,6 @@
 
 import enum
 import os
-import tempfile
 
 from graphspec.cache.abilities import look
 from graphspec.cache.opened import OpenCache, open_cache
@@ -26,7 +25,7 @@ class Places:
     def __init__(self, config: CacheConfig, cache_dir: str | None) -> None:
         self.cache: OpenCache = open_cache(config, cache_dir)
         # The same tiers behind a folder that is not there: a hit of the own folder would hide what the tiers lack.
-        nothing = os.path.join(tempfile.gettempdir(), f"graphspec-no-folder-{os.getpid()}")
+        nothing = os.path.join(self.cache.root, "no-such-folder")
         self._shared = open_cache(config, nothing) if config.remote else self.cache
 
     def find(self, key: EntryKey) -> tuple[Place, str]:

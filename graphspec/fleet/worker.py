@@ -36,7 +36,7 @@ def receive(pipe: IO[bytes]) -> Any:
 def main() -> None:
     """Performs tasks until standard input ends."""
     die_with_parent()
-    from graphspec.fleet.task import Compilers, perform
+    from graphspec.fleet.perform import Compilers, perform
 
     # Programs and compilers print; the channel of answers must hold answers only.
     answers, tasks = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")

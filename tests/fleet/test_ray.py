@@ -44,6 +44,35 @@ def test_a_matrix_on_two_workers_loses_nothing_when_one_is_killed(fleet_of, ray_
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_node_that_is_lost_takes_nothing_with_it(fleet_of, ray_path):
+    """Both nodes are in the middle of a unit when one of them is killed: the other compiles both in the end."""
+    import threading
+
+    from ray.cluster_utils import Cluster
+
+    fleet = fleet_of("waits_a", "waits_b")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    node = cluster.add_node(num_cpus=1)
+
+    def kill_one() -> None:
+        while len(fleet.compiled) < 2:
+            os.sched_yield()
+        cluster.remove_node(node, allow_graceful=False)
+        (fleet.folder / "go").touch()
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    try:
+        report = fleet.run(executor=lambda: RayExecutor(cluster.address))
+    finally:
+        killer.join()
+        cluster.shutdown()
+    assert {job.state for job in report.jobs} <= {State.COMPILED, State.FOUND}
+    assert sum(bool(job.lost) for job in report.jobs) == 1
+    assert not fleet.plan().missing
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_what_no_node_has_is_said_before_anything_starts(ray_path):
     """A GPU that no node has is a sentence; a task that waits for one would wait for ever."""
     with RayExecutor(slots=1) as executor:
