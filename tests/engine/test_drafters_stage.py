@@ -15,7 +15,7 @@ from graphspec.speculators.draft_model import StandaloneARSpeculatorConfig
 from graphspec.speculators.eagle import EagleSpeculatorConfig
 from graphspec.speculators.mtp import MTPSpeculatorConfig
 from graphspec.speculators.registry import known_methods, speculator_config_class
-from support.drafters import HEADS, K, Stage, engine_spec, play
+from support.drafters import BLOCK, HEADS, K, Stage, engine_spec, play
 from support.speculative import registered
 
 NAMES = (
@@ -68,6 +68,24 @@ def check(spec, name, seed, steps=30):
     assert stage.compared > 20
     assert (stage.proposed > 20) == spec.speculative.speculator.proposes_draft_tokens
     assert stage.reach == spec.num_lookahead_tokens - SPARE.get(name, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_cached_prefix_drafts_are_those_of_a_request_that_computed_it(tmp_path, name):
+    """Blocks of another request serve where the tokens in them, and those that their drafter read behind them, are equal."""
+    spec = engine_spec(tmp_path, name, **OPTIONS.get(name, {}))
+    stage, cached = Stage(spec, seed=6), 2 * BLOCK
+    first = stage.enter(14)
+    for _ in range(3):
+        stage.step([first], K)
+    twin = stage.enter(1)
+    twin.tokens = [*first.tokens[: cached + spec.num_prefill_lookahead_tokens], 3, 1, 2]
+    twin.blocks = [*first.blocks[:2], *twin.blocks[2:]]
+    twin.prompt, twin.computed = len(twin.tokens), cached
+    compared = stage.compared
+    for _ in range(3):
+        stage.step([twin, first], K)
+    assert stage.compared == compared + 6
 
 
 @pytest.mark.parametrize(

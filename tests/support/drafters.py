@@ -211,7 +211,7 @@ class Stage:
         self.again = make_drafter(context_of(spec, **changes))
         self.states = States(spec)
         self.actors: list[Actor] = []
-        self.reach = self.proposed = self.compared = 0
+        self.reach = self.proposed = self.compared = self._entered = 0
         self._free = list(range(1, spec.kv_cache.num_blocks))
         self.random.shuffle(self._free)
 
@@ -220,7 +220,9 @@ class Stage:
         blocks = [self._free.pop() for _ in range(-(-160 // BLOCK))]
         # Few tokens, so that the text repeats itself and lookups find something.
         tokens = [self.random.randrange(8) for _ in range(prompt)]
-        actor = Actor(len(self.actors), tokens, prompt, blocks, temperature)
+        # Never an id again that had been another request's: drafters keep some things by id.
+        actor = Actor(self._entered, tokens, prompt, blocks, temperature)
+        self._entered += 1
         self.actors.append(actor)
         return actor
 
