@@ -15,18 +15,9 @@ from graphspec.speculators.draft_model import StandaloneARSpeculatorConfig
 from graphspec.speculators.eagle import EagleSpeculatorConfig
 from graphspec.speculators.mtp import MTPSpeculatorConfig
 from graphspec.speculators.registry import known_methods, speculator_config_class
-from support.drafters import BLOCK, HEADS, K, Stage, engine_spec, play
+from support.drafters import BLOCK, NAMES, K, Stage, engine_spec, play
 from support.speculative import registered
 
-NAMES = (
-    "draft_model",
-    "draft_model parallel",
-    *HEADS,
-    "ngram",
-    "ngram_gpu",
-    "suffix",
-    "extract_hidden_states",
-)
 SPARE = {"eagle": 1, "eagle3": 1, "eagle3 parallel": 1, "mtp": 1, "mtp multi-module": 2}
 """Slots declared and not written. A head's row lies one position before its token, so the last draft that it reads back lies
 at k - 1; a second module gives its draft where the first gave one. The declared k is the contract that engines know."""

@@ -11,18 +11,9 @@ from graphspec.config.compilation import CudagraphMode
 from graphspec.engine.sampling import SamplingParams
 from graphspec.fields import evolve
 from graphspec.speculators.registry import known_methods
-from support.drafters import HEADS, TARGET, engine_spec
+from support.drafters import NAMES, TARGET, engine_spec
 from support.tiny_engine import tiny_engine
 
-NAMES = (
-    "draft_model",
-    "draft_model parallel",
-    *HEADS,
-    "ngram",
-    "ngram_gpu",
-    "suffix",
-    "extract_hidden_states",
-)
 NEAR_TIE = 1e-4
 UP_AND_DOWN = [[1, 1, 4], [2, 3, 1], [4, 4, 3], [5, 6, 0]]
 """Depth goes up and down with the batch, and is 0 for the largest."""

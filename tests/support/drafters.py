@@ -102,6 +102,17 @@ HEADS: Mapping[str, Mapping[str, Any]] = {
 }
 """Draft heads by the names of `support.speculative.CASES`: what their config.json says, and the section that names them."""
 
+NAMES = (
+    "draft_model",
+    "draft_model parallel",
+    *HEADS,
+    "ngram",
+    "ngram_gpu",
+    "suffix",
+    "extract_hidden_states",
+)
+"""Every method with a drafter of ours, and each of its variants: what `engine_spec` takes."""
+
 
 def engine_spec(
     folder: Path, name: str, *, options: Mapping[str, Any] | None = None, **section: Any
