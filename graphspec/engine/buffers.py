@@ -110,7 +110,7 @@ class StepBuffers:
             raise CaptureError(problems)
 
 
-def _int64(values: Sequence[int]) -> torch.Tensor:
+def _int64(values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
     # By way of numpy: torch takes each integer of a list apart.
     return torch.from_numpy(np.asarray(values, dtype=np.int64))
 
