@@ -1,7 +1,6 @@
 """A seal over Triton's compiler: after "ready", a kernel that would be compiled is an error, or is counted."""
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from graphspec.errors import KernelError, Problem
@@ -30,12 +29,7 @@ class KernelSeal:
         knobs.runtime.jit_cache_hook = self._look
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.open()
 
     def open(self) -> None:
