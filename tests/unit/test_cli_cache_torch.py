@@ -44,7 +44,9 @@ def stored_for(root, name, chain):
 
 
 def test_prune_removes_entries_that_another_installation_made(capsys, root):
-    """Other versions, an older format; not entries for a GPU, nor of a process with other settings, nor without a word."""
+    """Other versions, an older format; not entries for a GPU, nor of a process with other settings, nor without a word.
+
+    A kernel names Triton alone, and it is that one that counts."""
     cpu, cuda = (toolchain(DeviceConfig(target=target)) for target in Target)
     kept = [
         stored_for(root, "cpu", cpu),
@@ -52,8 +54,10 @@ def test_prune_removes_entries_that_another_installation_made(capsys, root):
         stored_for(root, "settings", {**cpu, "environment": {"TRITON_F32_DEFAULT": "ieee"}}),
         stored_for(root, "another host", {**cuda, "host": measure_device(DeviceConfig())}),
         stored_for(root, "no word", None),
+        stored_for(root, "kernel", {"triton": cuda["triton"]}),
     ]
     gone = [
+        stored_for(root, "kernel of another triton", {"triton": ("1.0", "digest")}),
         stored_for(root, "torch", {**cpu, "torch": "1.0.0"}),
         stored_for(root, "python", {**cpu, "python": "cpython 3.1"}),
         stored_for(root, "cuda toolkit", {**cuda, "cuda": "1.0"}),
