@@ -65,7 +65,7 @@ def engine(drafter, schedule, block_size, blocks, budget, guess, **more):
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Requests arrive, steps run with drafts that are right for a while, requests are aborted."""
+    """Requests arrive, alone and as answers to earlier ones; steps run with drafts that are right for a while; some are aborted."""
 
     @initialize(
         drafter=st.sampled_from(DRAFTERS),
@@ -97,6 +97,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.sim.arrive(
             (prompt * again)[:20], max_tokens=max_tokens, speculate=speculate, cache_salt=salt
         )
+
+    @rule(which=st.integers(0, 9), more=st.lists(TOKENS, max_size=4), max_tokens=st.integers(1, 8))
+    def follow_up(self, which, more, max_tokens):
+        # The next turn of a conversation: what was generated is now part of a prompt.
+        if self.sim.texts:
+            text = self.sim.texts[which % len(self.sim.texts)]
+            self.sim.arrive([*text, *more][:30], max_tokens=max_tokens)
 
     @rule(count=st.integers(1, 6))
     def step(self, count):

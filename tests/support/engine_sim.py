@@ -56,7 +56,8 @@ class Sim:
         shape = kv_limits.block_size, kv_limits.num_blocks
         self.target = ShadowCache(*shape)
         self.drafter = ShadowCache(*shape, reach=limits.prefill_lookahead)
-        self.outputs, self.plans, self.most_lookahead = {}, [], 0
+        self.outputs, self.texts = {}, []
+        self.plans, self.most_lookahead = [], 0
         self._ids, self._begun = 0, {}
 
     def arrive(self, prompt, **params):
@@ -90,6 +91,7 @@ class Sim:
         self._draft(plan, before)
         for request in result.finished:
             self.outputs[request.id] = request.output
+            self.texts.append(list(request.tokens))
             wanted = continuation(request.tokens[: request.prompt_length], len(request.output))
             assert list(request.output) == wanted
         check_ownership(self.kv)

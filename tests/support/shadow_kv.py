@@ -20,7 +20,8 @@ class ShadowCache:
     def __init__(self, block_size: int, num_blocks: int, reach: int = 0) -> None:
         self._block_size = block_size
         self._reach = reach
-        self._slots: list[object] = [None] * (block_size * num_blocks)
+        self._slots: list[int] = [0] * (block_size * num_blocks)
+        self._names: dict[tuple[object, object], int] = {}
 
     def slot(self, blocks: Sequence[int], position: int) -> int:
         block = blocks[position // self._block_size]
@@ -28,16 +29,16 @@ class ShadowCache:
         return block * self._block_size + position % self._block_size
 
     def write(self, salt: str, tokens: Sequence[int], blocks: Sequence[int], positions) -> None:
+        contents = self._contents(salt, tokens)
         for position in positions:
-            self._slots[self.slot(blocks, position)] = self._content(salt, tokens, position)
+            self._slots[self.slot(blocks, position)] = self._of(contents, position)
 
     def read(self, salt: str, tokens: Sequence[int], blocks: Sequence[int], until: int) -> None:
         """Checks every position below `until`, as attention of the row at `until` - 1 reads them."""
+        contents = self._contents(salt, tokens)
         for position in range(until):
-            found = self._slots[self.slot(blocks, position)]
-            wanted = self._content(salt, tokens, position)
-            if found != wanted:
-                raise WrongRead(f"position {position}: found {found}, wanted {wanted}")
+            if self._slots[self.slot(blocks, position)] != self._of(contents, position):
+                raise WrongRead(f"position {position} of {salt!r} {list(tokens)}")
 
     def copy(self, source: int, target: int) -> None:
         size = self._block_size
@@ -45,8 +46,16 @@ class ShadowCache:
             source * size : (source + 1) * size
         ]
 
-    def _content(self, salt: str, tokens: Sequence[int], position: int) -> tuple[object, ...]:
-        return (salt, *tokens[: position + 1 + self._reach])
+    def _contents(self, salt: str, tokens: Sequence[int]) -> list[int]:
+        """A number for each prefix of the tokens, equal for equal prefixes and no others."""
+        names = self._names
+        known = [names.setdefault((salt, None), len(names) + 1)]
+        for token in tokens:
+            known.append(names.setdefault((known[-1], token), len(names) + 1))
+        return known
+
+    def _of(self, contents: list[int], position: int) -> int:
+        return contents[min(position + 1 + self._reach, len(contents) - 1)]
 
 
 def check_ownership(kv: KVManager) -> None:

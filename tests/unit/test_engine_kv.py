@@ -196,7 +196,10 @@ def test_equal_digests_of_other_tokens_are_no_hit():
     kv = KVManager(LIMITS, digest=collide)
     served(kv, 1, [2, 2, 2, 2, 5, 5, 5, 5])
     assert cached(kv, [4, 4, 4, 4, 1]) == 0
+    published = kv.pool.published
     served(kv, 2, [4, 4, 4, 4, 8, 8, 8, 8])
+    kv.settle(2, [4, 4, 4, 4, 8, 8, 8, 8], 8)
+    assert kv.pool.published == published
     assert cached(kv, [4, 4, 4, 4, 8, 8, 8, 8, 1]) == 0
     assert cached(kv, [2, 2, 2, 2, 1]) == 4
 
