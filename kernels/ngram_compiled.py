@@ -21,9 +21,8 @@ seven words for each array, which took 100 of 130 ns a token as long as the loop
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from graphspec.kernels.ngram_faults import FINE, fault_of
@@ -34,6 +33,7 @@ LENGTH, MATCH, BITS, SEED, RESEEDED, NEXT, FIELDS = range(7)
 MIN_N, MAX_N, LONGEST, MAX_BITS, LATEST, TABLES, PREVIOUS, WORDS = range(8)
 
 LEAST_BITS = 6
+PREFETCH = "llvm.prefetch.p0"
 # Tokens are entered in blocks, and the table of a token that comes so many later is asked for ahead.
 BLOCK, AHEAD = 512, 16
 PROBES = 512
@@ -44,21 +44,23 @@ GOLDEN, MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 _fault = njit(fault_of)
 
 
-@intrinsic
-def _prefetch(context: Any, array: Any, index: Any) -> Any:
+def _asks(context: Any, array: Any, index: Any) -> Any:
     """Asks for the cache line of array[index] and does not wait for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
-        byte = ir.IntType(8).as_pointer()
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         pointer = builder.bitcast(builder.gep(made.data, [arguments[1]]), byte)
-        flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        known = builder.module.globals.get(PREFETCH)
+        function = known or ir.Function(builder.module, kind, PREFETCH)
         builder.call(function, [pointer, flag(1), flag(3), flag(1)])
         return context.get_dummy_value()
 
     return types.void(array, index), generate
+
+
+_prefetch: Any = intrinsic(_asks)
 
 
 @njit
@@ -76,7 +78,7 @@ def _multiplier(state: Any) -> Any:
 
 
 @njit(forceinline=True)
-def _seek(row: Any, tables: Any, table: int, start: int, mask: int, end: int, n: int) -> int:
+def _seek(row: Any, tables: Any, table: Any, start: Any, mask: Any, end: Any, n: Any) -> Any:
     """Where in its table the n-gram that ends at `end` is stored, or the free place where it would be."""
     at = start
     while True:
@@ -93,7 +95,7 @@ def _seek(row: Any, tables: Any, table: int, start: int, mask: int, end: int, n:
 
 
 @njit
-def _ask(row: Any, tables: Any, state: Any, layout: Any, text: int) -> None:
+def _ask(row: Any, tables: Any, state: Any, layout: Any, text: Any) -> None:
     """Asks for the table places of a step's new n-grams, or with `text` for the tokens that these will be compared with."""
     multiplier, shift = _multiplier(state), np.uint32(32 - state[BITS])
     for end in range(state[NEXT], state[LENGTH] + 1):
@@ -192,7 +194,7 @@ def _settle(row: Any, tables: Any, previous: Any, known: Any, state: Any, layout
 
 @njit
 def _truncate(
-    row: Any, tables: Any, previous: Any, known: Any, state: Any, layout: Any, length: int
+    row: Any, tables: Any, previous: Any, known: Any, state: Any, layout: Any, length: Any
 ) -> None:
     if length == 0:
         # A request that ended. Its successor starts with small tables again.
@@ -225,7 +227,7 @@ def advance(  # noqa: PLR0912 - five passes over one list of arguments
     keep: Any,
     tokens: Any,
     starts: Any,
-    k: int,
+    k: Any,
     store: Any,
     known: Any,
     state: Any,
@@ -233,7 +235,7 @@ def advance(  # noqa: PLR0912 - five passes over one list of arguments
     layout: Any,
     drafts: Any,
     counts: Any,
-) -> int:
+) -> Any:
     """Cuts each row's slot down to `keep` tokens, appends its new tokens, and drafts. Returns what `fault_of` does.
 
     slots [rows], keep [rows] or [0] to cut nothing, tokens [sum] of all rows one after another, starts [rows + 1]: all
@@ -241,10 +243,10 @@ def advance(  # noqa: PLR0912 - five passes over one list of arguments
     """
     counts[:] = 0
     fault = _fault(state[:, LENGTH], layout[LONGEST], slots, keep, tokens, starts, counts)
-    for slot in range(len(counts)):
-        counts[slot] = 0
+    for each in range(len(counts)):
+        counts[each] = 0
         for at in range(drafts.shape[1]):
-            drafts[slot, at] = -1
+            drafts[each, at] = -1
     if fault:
         return fault
     longest, words, rows = layout[LONGEST], layout[WORDS], len(slots)
