@@ -22,6 +22,7 @@ from graphspec.kernels.verify_random import ACCEPT, MULTIPLIERS, ROUNDS, SAMPLE,
 from graphspec.kernels.verify_rows import (
     BLOCK,
     FLAT,
+    INNER,
     LARGEST,
     LOG2E,
     SCRATCH,
@@ -50,7 +51,7 @@ def _of(dtype: Any) -> Any:
     return types.Array(dtype, 1, "C", readonly=True)
 
 
-@njit(types.UniTuple(uint64, 2)(int64, int64, int64), nogil=True)
+@njit(types.UniTuple(uint64, 2)(int64, int64, int64), **INNER)
 def philox_words(seed: Any, position: Any, purpose: Any) -> Any:
     """The first two words of `verify_random.words`."""
     place, key = np.uint64(position), np.uint64(seed)
@@ -85,7 +86,7 @@ def sample_number(seed: Any, position: Any) -> Any:
     types.Tuple((float32, float32, float64, boolean))(
         FLAT, int64, int64, float32, int64, float32, float32, SCRATCH, SUMS
     ),
-    nogil=True,
+    **INNER,
 )
 def _distribution(
     x: Any, base: Any, vocab: Any, rate: Any, top_k: Any, top_p: Any, below: Any, e: Any, sums: Any
@@ -101,12 +102,12 @@ def _distribution(
     return shift, _EVERYTHING, mass, usable
 
 
-@njit(boolean(boolean[::1], int64, int64, int64), nogil=True)
+@njit(boolean(boolean[::1], int64, int64, int64), **INNER)
 def _followed(native: Any, i: Any, window: Any, n: Any) -> Any:
     """Whether the next `window` drafts are there, and each is accepted on its own."""
     if i + window >= n:
         return False
-    for j in range(i + 1, i + 1 + window):
+    for j in range(i + 1, i + 1 + window):  # noqa: SIM110 - numba has no generators here
         if not native[j]:
             return False
     return True
@@ -130,7 +131,7 @@ _RULES = (
 )
 
 
-@njit(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS), nogil=True)
+@njit(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS), **INNER)
 def _greedy(
     x: Any,
     stride: Any,
@@ -191,8 +192,94 @@ def _greedy(
     return kept + 1, False
 
 
-@njit(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS), nogil=True)
-def _sampled(
+@njit(
+    types.Tuple((int64, float64))(
+        FLAT, int64, int64, FLAT, int64, int64, int64, int64, float32, int64, int64,
+        float32[::1], float32[::1], float64[::1], float64[::1], float64[::1], SUMS,
+    ),
+    **INNER,
+)  # fmt: skip
+def _block_kept(
+    x: Any,
+    stride: Any,
+    first: Any,
+    q: Any,
+    q_stride: Any,
+    q_first: Any,
+    n: Any,
+    vocab: Any,
+    rate: Any,
+    seed: Any,
+    position: Any,
+    shift: Any,
+    least: Any,
+    mass: Any,
+    p: Any,
+    qs: Any,
+    sums: Any,
+) -> Any:
+    """How many drafts block verification keeps, and the weight after them; see `verify_reference._block`."""
+    kept, weight, w = 0, 1.0, 1.0
+    for i in range(n):
+        w = min(1.0, w * p[i] / qs[i]) if qs[i] > 0 else 0.0
+        chance = w
+        if i + 1 < n:
+            j = i + 1
+            left = w * (1 - p[j])
+            if q_first >= 0:
+                base, q_base = (first + j) * stride, (q_first + j) * q_stride
+                scale = np.float32(w / mass[j])
+                left = surplus_of_row(
+                    x, q, base, q_base, vocab, shift[j], rate, least[j], scale, sums
+                )
+            chance = left / (left + 1 - w) if left + 1 - w > 0 else 1.0
+        if accept_number(seed, position + i) <= chance:
+            kept, weight = i + 1, w
+    return kept, weight
+
+
+@njit(
+    int64(
+        FLAT, FLAT, int64, int64, int64, int64, float32, float32, float32, float64, float64, boolean, float64, SUMS
+    ),
+    **INNER,
+)  # fmt: skip
+def _drawn(
+    x: Any,
+    q: Any,
+    base: Any,
+    q_base: Any,
+    without: Any,
+    vocab: Any,
+    shift: Any,
+    rate: Any,
+    least: Any,
+    mass: Any,
+    weight: Any,
+    fresh: Any,
+    u: Any,
+    sums: Any,
+) -> Any:
+    """The token after the accepted drafts. `without` is the rejected draft or -1, `q_base` its row of q or -1; `fresh` says
+    that `sums` are those of this row."""
+    total, scale = 0.0, np.float32(weight / mass)
+    if q_base >= 0:
+        without, fresh = -1, False
+        total = surplus_of_row(x, q, base, q_base, vocab, shift, rate, least, scale, sums)
+    elif without >= 0 and fresh:
+        fresh = False
+        total = mass_without(x, base, vocab, shift, rate, without, sums)
+    elif without >= 0:
+        total = masses_of_row(x, base, vocab, shift, rate, least, without, sums)
+    if not total > 0:
+        q_base, without, total = -1, -1, mass
+        if not fresh:
+            total = masses_of_row(x, base, vocab, shift, rate, least, without, sums)
+    return draw(x, q, base, q_base, vocab, shift, rate, least, scale, without, sums, total, u)
+
+
+@njit(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS), **INNER)
+def _sampled(  # noqa: PLR0912 - the rules of one request; numba would compile each part several times
     x: Any,
     stride: Any,
     first: Any,
@@ -242,25 +329,15 @@ def _sampled(
                 native[i] = accept_number(seed, position + i) < chances[i]
             elif method != _BLOCK:
                 native[i] = qs[i] > 0 and accept_number(seed, position + i) * qs[i] < p[i]
-            if not native[i] and (method == _STANDARD or method == _SYNTHETIC):
+            if not native[i] and method in (_STANDARD, _SYNTHETIC):
                 break
     kept, weight = 0, 1.0
     if method == _BLOCK:
-        w = 1.0
-        for i in range(n):
-            w = min(1.0, w * p[i] / qs[i]) if qs[i] > 0 else 0.0
-            chance = w
-            if i + 1 < n:
-                left = w * (1 - p[i + 1])
-                if q_first >= 0:
-                    base, q_base = (first + i + 1) * stride, (q_first + i + 1) * q_stride
-                    scale, fresh = np.float32(w / mass[i + 1]), -1
-                    left = surplus_of_row(
-                        x, q, base, q_base, vocab, shift[i + 1], rate, least[i + 1], scale, sums
-                    )
-                chance = left / (left + 1 - w) if left + 1 - w > 0 else 1.0
-            if accept_number(seed, position + i) <= chance:
-                kept, weight = i + 1, w
+        kept, weight = _block_kept(
+            x, stride, first, q, q_stride, q_first, n, vocab, rate, seed, position, shift, least, mass, p, qs, sums
+        )  # fmt: skip
+        # Sums of other rows may have taken the place of the last one's.
+        fresh = fresh if q_first < 0 else -1
     else:
         while kept < n:
             if not native[kept]:
@@ -278,32 +355,11 @@ def _sampled(
         tokens[j] = drafts[j]
     if kept == n and broken:
         return kept, True
-    i, base, q_base, without, scale = (
-        kept,
-        (first + kept) * stride,
-        int64(-1),
-        int64(-1),
-        np.float32(1),
-    )
-    total = 0.0
-    if kept < n and q_first >= 0:
-        q_base, scale, fresh = (q_first + i) * q_stride, np.float32(weight / mass[i]), -1
-        total = surplus_of_row(x, q, base, q_base, vocab, shift[i], rate, least[i], scale, sums)
-    elif kept < n:
-        without = drafts[i]
-        if fresh == i:
-            fresh = -1
-            total = mass_without(x, base, vocab, shift[i], rate, without, sums)
-        else:
-            total = masses_of_row(x, base, vocab, shift[i], rate, least[i], without, sums)
-    if not total > 0:
-        q_base, without, total = -1, -1, mass[i]
-        if fresh != i:
-            total = masses_of_row(x, base, vocab, shift[i], rate, least[i], without, sums)
-    u = sample_number(seed, position + i)
-    tokens[i] = draw(
-        x, q, base, q_base, vocab, shift[i], rate, least[i], scale, without, sums, total, u
-    )
+    tokens[kept] = _drawn(
+        x, q, (first + kept) * stride, (q_first + kept) * q_stride if kept < n and q_first >= 0 else -1,
+        drafts[kept] if kept < n else -1, vocab, shift[kept], rate, least[kept], mass[kept], weight,
+        fresh == kept, sample_number(seed, position + kept), sums,
+    )  # fmt: skip
     return kept + 1, False
 
 

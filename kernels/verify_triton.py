@@ -46,10 +46,10 @@ _TYPES = {
     **dict.fromkeys(("temperature", "rate", "top_p", "below_top", "draft_probs"), "*fp32"),
     **dict.fromkeys(("top", "least", "mass", "chance", "entropy"), "*fp32"),
     **dict.fromkeys(("stride", "q_stride", "vocab", "width", "window", "fly_top_k"), "i32"),
-    "chances": "*fp64", "threshold": "fp32",
+    "chances": "*fp64",
+    "threshold": "fp32",
 }
 _LOGITS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
-
 
 
 # Loops repeat the load of a tile, because the interpreter takes milliseconds for each call of a function (measured).

@@ -75,7 +75,7 @@ def test_b117_temperatures_from_zero_to_tiny_in_one_batch(implementation):
     best = logits.argmax(-1)
     verdict = verify_drafts(
         logits,
-        best[::2],
+        best[::2].contiguous(),
         torch.arange(len(values) + 1),
         sampling=Sampling.of(temperature=values, seed=range(len(values))),
         implementation=implementation,
