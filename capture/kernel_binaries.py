@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from graphspec.cache.compiling.device import measure_device
 from graphspec.cache.compiling.toolchain import triton_build
 from graphspec.cache.entry import Entry
 from graphspec.cache.load import UnitResult, unusable_store
@@ -181,13 +182,18 @@ def needed_variants(spec: EngineSpec) -> Sequence[Variant]:
     return variants_of([m for m in kernel_modules() if method in _METHODS_OF.get(m, (method,))])
 
 
-def device_target() -> GpuTarget:
-    """The GPU that this process launches on, as Triton sees it."""
-    from triton.runtime.driver import driver
+def device_target(spec: EngineSpec) -> GpuTarget | None:
+    """The GPU of this machine that the contract is for; None for a contract that is for a CPU."""
+    if spec.device.target is not Target.CUDA:
+        return None
+    import torch
 
-    target = driver.active.get_current_target()
-    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch).partition(":")[0]
-    return GpuTarget(target.backend, arch)
+    if torch.version.hip is not None:
+        # torch calls these devices cuda too, and their capability names no architecture.
+        facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return GpuTarget("hip", facts.gcnArchName.partition(":")[0])
+    profile = measure_device(spec.device)
+    return GpuTarget(profile.kind, profile.capability[0])
 
 
 def warm_kernels(
@@ -196,9 +202,10 @@ def warm_kernels(
     """For a contract on a GPU: its kernels from the cache, or compiled, and loaded onto the device, so that no launch
     compiles. Each is reported as a unit is. Nothing for a CPU, and nothing without Triton: no kernel of ours can run then.
     """
-    if spec.device.target is not Target.CUDA or importlib.util.find_spec("triton") is None:
+    target = device_target(spec)
+    if target is None or importlib.util.find_spec("triton") is None:
         return ()
-    target, variants = device_target(), needed_variants(spec)
+    variants = needed_variants(spec)
     results = load_or_compile_kernels(variants, [target], cache, strict=strict)
     put_in_place(variants, target, results)
     preload(variants)

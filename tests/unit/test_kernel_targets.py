@@ -118,6 +118,7 @@ target = GpuTarget.parse(sys.argv[1] if len(sys.argv) > 1 else "cuda:sm_90")
 spec = SimpleNamespace(
     device=DeviceConfig(target=Target.CUDA), speculative=SimpleNamespace(method="ngram_gpu"))
 kernel_binaries.kernel_modules = lambda: ["graphspec.kernels.batch_triton", "graphspec.kernels.ngram_gpu"]
+kernel_binaries.device_target = lambda spec: target
 looked = []
 knobs.compilation.listener = lambda **told: looked.append(told["cache_hit"])
 with fake_gpu(target.for_triton()) as gpu:
