@@ -19,6 +19,7 @@ from graphspec.engine.drafters.protocol import Computed, TargetStep
 from graphspec.engine.outputs import aux_layers
 from graphspec.engine.weights import load_weights
 from graphspec.resolve.spec import EngineSpec
+from graphspec.speculators.base import DraftPhase
 from support.checkpoints import TINY, write_checkpoint
 from support.speculative import checkpoint
 
@@ -223,6 +224,8 @@ class Stage:
         self.states = States(spec)
         self.actors: list[Actor] = []
         self.reach = self.proposed = self.compared = self._entered = 0
+        # What looks tokens up on the host makes nothing a position, so that no chunk's end concerns it.
+        self._looks_up = spec.speculative.speculator.draft_phase is DraftPhase.NONE
         self._free = list(range(1, spec.kv_cache.num_blocks))
         self.random.shuffle(self._free)
 
@@ -286,7 +289,7 @@ class Stage:
         part = Computed(
             request=actor.id,
             tokens=tuple(actor.tokens)
-            if done
+            if done or self._looks_up
             else Guarded(actor.tokens, first + count + spec.num_prefill_lookahead_tokens),
             first=first,
             count=count,
