@@ -103,9 +103,10 @@ def warmup(
     """Compile every unit and capture every graph that the schedule can reach, ahead of time."""
     from graphspec.api import load
 
-    many = len(configs) > 1 or matrix or executor or address or memory_gib is not None
+    many = bool(len(configs) > 1 or matrix or executor or address) or memory_gib is not None
     if many or device is not None:
-        asked = {"strict": strict, "buckets": buckets_file, "report": report_file, "trace": trace}
+        asked: dict[str, Any] = {"strict": strict, "buckets": buckets_file}
+        asked |= {"report": report_file, "trace": trace}
         if device is not None:
             asked |= {"matrix": many, "jobs": jobs, "dry-run": dry_run}
         if alone := [f"--{name}" for name, value in asked.items() if value]:

@@ -15,7 +15,7 @@ from typing import Self
 
 from graphspec.fleet.executor import Ended
 from graphspec.fleet.task import Done, Resources, Task
-from graphspec.fleet.worker import receive, send
+from graphspec.fleet.worker import pack, receive, send
 
 _WORKER = ("-P", "-m", "graphspec.fleet.worker")
 _SAID = 300
@@ -104,13 +104,19 @@ class LocalExecutor:
 
     def _run(self, task: Task, worker: "_Worker | None") -> "tuple[Ended, _Worker | None]":
         try:
+            message = pack(task)
+        except Exception as error:
+            # A class of a plugin that can be imported nowhere, say: what pickle raises for it has no common base.
+            lost = f"it cannot be sent to a process: {type(error).__name__}: {error}"
+            return Ended(task=task, lost=lost), worker
+        try:
             if worker is None:
                 with self._changed:
                     if self._closed:
                         return Ended(task=task, lost="the run was cancelled"), None
                     worker = _Worker()
                     self._workers.add(worker)
-            return Ended(task=task, done=worker.ask(task)), worker
+            return Ended(task=task, done=worker.ask(message)), worker
         except (OSError, EOFError) as error:
             if worker is None:
                 return Ended(task=task, lost=f"no process could be started: {error}"), None
@@ -139,11 +145,11 @@ class _Worker:
             self._log.close()
             raise
 
-    def ask(self, task: Task) -> Done:
-        """Sends a task and waits for what became of it. Raises `OSError` or `EOFError` when the process is gone."""
+    def ask(self, message: bytes) -> Done:
+        """Sends a packed task and waits for what became of it. Raises `OSError` or `EOFError` when the process is gone."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        send(self._process.stdin, task)
+        send(self._process.stdin, message)
         done: Done = receive(self._process.stdout)
         return done
 

@@ -18,6 +18,13 @@ _LOOK_S = 30.0
 """How often to look whether there are still nodes, while nothing ends."""
 
 
+def _ray() -> Any:
+    """The package, whose hints say less than its documentation allows."""
+    import ray
+
+    return ray
+
+
 class RayExecutor:
     """Tasks of a Ray cluster: the one at `address`, or one of this machine's own with `slots` workers.
 
@@ -45,8 +52,7 @@ class RayExecutor:
         self.slots = slots or 0
 
     def why_not(self, resources: Resources) -> str:
-        import ray
-
+        ray = _ray()
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         wanted = {"CPU": resources.cpus, "memory": resources.memory_bytes, "GPU": resources.gpus}
         if any(all(node.get(name, 0) >= n for name, n in wanted.items()) for node in alive):
@@ -61,8 +67,7 @@ class RayExecutor:
         self._pending[made] = task
 
     def as_completed(self) -> Iterator[Ended]:
-        import ray
-
+        ray = _ray()
         while self._pending:
             done, _ = ray.wait(list(self._pending), num_returns=1, timeout=_LOOK_S)
             for ended in done:
@@ -71,16 +76,14 @@ class RayExecutor:
                 yield from self._stranded()
 
     def cancel(self) -> None:
-        import ray
-
+        ray = _ray()
         for pending in self._pending:
             # By force: a compiler does not look for an interrupt.
             ray.cancel(pending, force=True)
         self._pending.clear()
 
     def __enter__(self) -> Self:
-        import ray
-
+        ray = _ray()
         if not ray.is_initialized():
             own = {"num_cpus": self._asked_slots} if self._address is None else {}
             # Its usage report goes to the network, and its dashboard takes seconds: neither is for a tool that ends.
@@ -114,8 +117,7 @@ class RayExecutor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        import ray
-
+        ray = _ray()
         self.cancel()
         if self._started:
             ray.shutdown()
@@ -126,8 +128,7 @@ class RayExecutor:
         reasons = {
             needs: self.why_not(needs) for needs in {t.resources for t in self._pending.values()}
         }
-        import ray
-
+        ray = _ray()
         for waiting, task in list(self._pending.items()):
             if reason := reasons[task.resources]:
                 ray.cancel(waiting, force=True)
@@ -135,8 +136,7 @@ class RayExecutor:
                 yield Ended(task=task, lost=reason)
 
     def _ended(self, ended: Any, task: Task) -> Ended:
-        import ray
-
+        ray = _ray()
         try:
             done: Done = ray.get(ended)
         except ray.exceptions.RayError as error:

@@ -14,10 +14,15 @@ from graphspec.cache.compiling.worker import die_with_parent
 _LENGTH = struct.Struct("<Q")
 
 
-def send(pipe: IO[bytes], message: Any) -> None:
+def pack(content: Any) -> bytes:
+    """One message. Raises what pickle raises for what it cannot hold."""
+    data = pickle.dumps(content)
+    return _LENGTH.pack(len(data)) + data
+
+
+def send(pipe: IO[bytes], message: bytes) -> None:
     """Writes one message. Raises `OSError` when nobody reads."""
-    data = pickle.dumps(message)
-    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.write(message)
     pipe.flush()
 
 
@@ -48,7 +53,7 @@ def main() -> None:
                 task = receive(tasks)
             except EOFError:
                 return
-            send(answers, perform(task, compilers))
+            send(answers, pack(perform(task, compilers)))
 
 
 if __name__ == "__main__":

@@ -156,6 +156,18 @@ def test_a_unit_that_no_worker_can_take_is_refused_before_any_starts(fleet_of):
         run_fleet(attrs.evolve(plan, jobs=tuple(jobs)), lambda: LocalExecutor(1))
 
 
+def test_a_contract_that_no_process_can_be_sent_is_told_and_waited_for_by_nobody(fleet_of):
+    """A class that only this process has cannot be pickled: the unit is given up with that reason, and no worker starts."""
+    fleet = fleet_of("a")
+    plan = fleet.plan()
+    jobs = [attrs.evolve(j, task=attrs.evolve(j.task, spec=lambda: None)) for j in plan.jobs]
+    with LocalExecutor(1) as executor:
+        executor.submit(jobs[0].task)
+        (ended,) = executor.as_completed()
+        assert "cannot be sent" in ended.lost
+        assert not executor._workers
+
+
 def test_workers_end_with_their_driver(fleet_of):
     """Leaving the executor leaves no process behind, whether its worker is idle or at work."""
     fleet = fleet_of("waits", "quick")

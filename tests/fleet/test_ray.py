@@ -7,6 +7,7 @@ import pytest
 
 from graphspec.fleet.on_ray import RayExecutor
 from graphspec.fleet.report import State
+from graphspec.fleet.run import FleetProgress
 from graphspec.fleet.task import Resources
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
@@ -58,12 +59,16 @@ def test_a_node_that_is_lost_takes_nothing_with_it(fleet_of, ray_path):
         while len(fleet.compiled) < 2:
             os.sched_yield()
         cluster.remove_node(node, allow_graceful=False)
-        (fleet.folder / "go").touch()
+
+    class Told(FleetProgress):
+        def lost(self, job, attempt, reason):
+            # Not before: a worker may outlive its node for long enough to answer.
+            (fleet.folder / "go").touch()
 
     killer = threading.Thread(target=kill_one)
     killer.start()
     try:
-        report = fleet.run(executor=lambda: RayExecutor(cluster.address))
+        report = fleet.run(executor=lambda: RayExecutor(cluster.address), progress=Told())
     finally:
         killer.join()
         cluster.shutdown()
