@@ -81,6 +81,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python bench/cache.py
 	$(BIN)/python bench/backend.py
 	$(BIN)/python bench/ngram.py
+	$(BIN)/python bench/kernels.py
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix $(CODE)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from graphspec.config.speculative import RejectionSampleMethod
@@ -165,7 +165,7 @@ def _lengths(cu_drafts: "torch.Tensor", total: int, max_drafts: int) -> Iterator
 
 
 def _settings(sampling: Sampling) -> Iterator[Problem]:
-    limits = {
+    limits: dict[str, tuple[Callable[[float], bool], str]] = {
         "temperature": (lambda v: 0 <= v < math.inf, "0 (greedy) or a positive number"),
         "top_k": (lambda v: v >= 0, "0 (keep all) or more"),
         "top_p": (lambda v: 0 < v <= 1, "above 0, at most 1 (keep all)"),

@@ -16,18 +16,18 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from numba import boolean, float32, float64, int8, int32, int64, njit, types, uint64
+from numba import boolean, float32, float64, int8, int32, int64, uint64
 
 from graphspec.kernels.verify_random import ACCEPT, MULTIPLIERS, ROUNDS, SAMPLE, WEYL
 from graphspec.kernels.verify_rows import (
     BLOCK,
     FLAT,
-    INNER,
     LARGEST,
     LOG2E,
     SCRATCH,
     SUMS,
     best_of_row,
+    compiled,
     draw,
     entropy_of_row,
     exp2_32,
@@ -36,6 +36,7 @@ from graphspec.kernels.verify_rows import (
     masses_of_row,
     surplus_of_row,
     threshold_of_row,
+    types,
 )
 from graphspec.kernels.verify_values import METHOD_CODES, Verdict, VerifyJob
 
@@ -51,7 +52,7 @@ def _of(dtype: Any) -> Any:
     return types.Array(dtype, 1, "C", readonly=True)
 
 
-@njit(types.UniTuple(uint64, 2)(int64, int64, int64), **INNER)
+@compiled(types.UniTuple(uint64, 2)(int64, int64, int64))
 def philox_words(seed: Any, position: Any, purpose: Any) -> Any:
     """The first two words of `verify_random.words`."""
     place, key = np.uint64(position), np.uint64(seed)
@@ -69,24 +70,23 @@ def philox_words(seed: Any, position: Any, purpose: Any) -> Any:
     return c0, c1
 
 
-@njit(float64(int64, int64), nogil=True)
+@compiled(float64(int64, int64), called_from_python=True)
 def accept_number(seed: Any, position: Any) -> Any:
     """`verify_random.accept_uniform`."""
     return (np.float64(philox_words(seed, position, ACCEPT)[0]) + 0.5) * 2.0**-32
 
 
-@njit(float64(int64, int64), nogil=True)
+@compiled(float64(int64, int64), called_from_python=True)
 def sample_number(seed: Any, position: Any) -> Any:
     """`verify_random.sample_uniform`."""
     high, low = philox_words(seed, position, SAMPLE)
     return (np.float64((high >> _6) << _26 | low >> _6) + 0.5) * 2.0**-52
 
 
-@njit(
+@compiled(
     types.Tuple((float32, float32, float64, boolean))(
         FLAT, int64, int64, float32, int64, float32, float32, SCRATCH, SUMS
     ),
-    **INNER,
 )
 def _distribution(
     x: Any, base: Any, vocab: Any, rate: Any, top_k: Any, top_p: Any, below: Any, e: Any, sums: Any
@@ -102,7 +102,7 @@ def _distribution(
     return shift, _EVERYTHING, mass, usable
 
 
-@njit(boolean(boolean[::1], int64, int64, int64), **INNER)
+@compiled(boolean(boolean[::1], int64, int64, int64))
 def _followed(native: Any, i: Any, window: Any, n: Any) -> Any:
     """Whether the next `window` drafts are there, and each is accepted on its own."""
     if i + window >= n:
@@ -131,7 +131,7 @@ _RULES = (
 )
 
 
-@njit(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS), **INNER)
+@compiled(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS))
 def _greedy(
     x: Any,
     stride: Any,
@@ -192,12 +192,11 @@ def _greedy(
     return kept + 1, False
 
 
-@njit(
+@compiled(
     types.Tuple((int64, float64))(
         FLAT, int64, int64, FLAT, int64, int64, int64, int64, float32, int64, int64,
         float32[::1], float32[::1], float64[::1], float64[::1], float64[::1], SUMS,
     ),
-    **INNER,
 )  # fmt: skip
 def _block_kept(
     x: Any,
@@ -238,11 +237,10 @@ def _block_kept(
     return kept, weight
 
 
-@njit(
+@compiled(
     int64(
         FLAT, FLAT, int64, int64, int64, int64, float32, float32, float32, float64, float64, boolean, float64, SUMS
     ),
-    **INNER,
 )  # fmt: skip
 def _drawn(
     x: Any,
@@ -278,7 +276,7 @@ def _drawn(
     return draw(x, q, base, q_base, vocab, shift, rate, least, scale, without, sums, total, u)
 
 
-@njit(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS), **INNER)
+@compiled(types.Tuple((int64, boolean))(*_REQUEST, *_RULES, int32[::1], SCRATCH, SUMS))
 def _sampled(  # noqa: PLR0912 - the rules of one request; numba would compile each part several times
     x: Any,
     stride: Any,
@@ -363,7 +361,7 @@ def _sampled(  # noqa: PLR0912 - the rules of one request; numba would compile e
     return kept + 1, False
 
 
-@njit(
+@compiled(
     types.void(
         int64, int64, int64, int64,
         FLAT, int64, FLAT, int64,
@@ -372,7 +370,7 @@ def _sampled(  # noqa: PLR0912 - the rules of one request; numba would compile e
         int64, float64, int64, _of(float64),
         int32[:, ::1], int32[::1], boolean[::1],
     ),
-    nogil=True,
+    called_from_python=True,
 )  # fmt: skip
 def _run(
     low: Any,
