@@ -6,11 +6,12 @@ import attrs
 import pytest
 import yaml
 
-from graphspec.fleet.local import LocalExecutor
+from graphspec.fleet import local
 from graphspec.fleet.matrix import Axis, expand
 from graphspec.fleet.plan import plan_fleet
 from graphspec.fleet.run import run_fleet
-from support import fleet_units
+from support import fake_compiler, fleet_units
+from support.inline_executor import InlineExecutor
 from support.mounts import mounted
 
 __all__ = ["mounted"]
@@ -28,12 +29,20 @@ class Fleet:
         variants = expand([self.config], [Axis.parse(text) for text in matrix])
         return plan_fleet(variants, cache_dir=cache or self.cache, **options)
 
-    def run(self, *matrix, executor=lambda: LocalExecutor(1), cache=None, **options):
+    def run(self, *matrix, executor=lambda: local.LocalExecutor(1), cache=None, **options):
         return run_fleet(self.plan(*matrix, cache=cache), executor, **options)
 
     @property
     def compiled(self):
         return sorted(fleet_units.compiles(self.folder))
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """Workers are this process, with the stand-ins in place: also for the command line."""
+    fake_compiler.install(fleet_units.compile_unit, monkeypatch.setattr)
+    monkeypatch.setattr(local, "LocalExecutor", InlineExecutor)
+    return InlineExecutor
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_the_example_of_the_page_runs(fleet_of, tmp_path, capsys, monkeypatch):
     assert all(variant["ready"] for variant in again["variants"])
 
 
-def test_the_json_of_a_run_with_failures_says_all_of_it(fleet_of, capsys):
+def test_the_json_of_a_run_with_failures_says_all_of_it(fleet_of, capsys, inline):
     """Exit code 1, one JSON object, and the page has a row for each of its keys."""
     fleet = fleet_of("tp_a", "poisoned")
     where = ["--config", fleet.config, "--cache-dir", fleet.cache, "--matrix", "tp=1,2"]

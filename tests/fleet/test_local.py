@@ -22,7 +22,7 @@ def states(report):
     return {job.job.unit: job.state for job in report.jobs}
 
 
-def test_equal_keys_are_one_job_and_a_second_run_schedules_nothing(fleet_of):
+def test_equal_keys_are_one_job_and_a_second_run_schedules_nothing(fleet_of, inline):
     """Three variants of two units are four keys: one unit does not depend on the axis. The second run starts no worker."""
     fleet = fleet_of("tp_a", "b")
     report = fleet.run("tp=1,2,4")
@@ -71,23 +71,29 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_was_stored(fleet_of):
     """A unit that waits for ever is cancelled with what stands behind it; what ended before is stored."""
     fleet = fleet_of("quick", "waits", "last")
 
+    executor, pids = LocalExecutor(2), []
+
     class Interrupts(FleetProgress):
         def ended(self, report):
             if report.job.unit == "quick":
+                pids.extend(worker._process.pid for worker in executor._workers)
                 raise KeyboardInterrupt
 
-    executor = LocalExecutor(2)
     report = fleet.run(executor=lambda: executor, progress=Interrupts())
     assert report.cancelled
     assert states(report)["waits"] is State.CANCELLED
     assert "cancelled" in report.findings[-1]
     assert not any(thread.is_alive() for thread in executor._threads)
+    assert pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     assert "waits" in {job.unit for job in fleet.plan().missing}
     stored = {job.unit for job in fleet.plan().jobs if job.place is Place.SHARED}
     assert "quick" in stored
 
 
-def test_a_full_store_is_a_finding_for_each_unit_that_did_not_fit(fleet_of, mounted):
+def test_a_full_store_is_a_finding_for_each_unit_that_did_not_fit(fleet_of, mounted, inline):
     """What fits is stored, and what does not is named with the reason; nothing half written is left."""
     fleet = attrs.evolve(fleet_of("a", "b"), cache=str(mounted("size=16k")))
     with (
@@ -100,37 +106,45 @@ def test_a_full_store_is_a_finding_for_each_unit_that_did_not_fit(fleet_of, moun
     assert all("no space is left" in finding for finding in report.findings)
 
 
-def test_a_worker_with_another_key_says_which_factor_differs(fleet_of, monkeypatch):
+def test_a_worker_with_another_key_says_which_factor_differs(fleet_of, monkeypatch, inline):
     """A node whose environment changes code compiles nothing under a key that is not its own."""
     fleet = fleet_of("a")
     plan = fleet.plan()
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
-    report = run_fleet(plan, lambda: LocalExecutor(1))
+    report = run_fleet(plan, inline)
     (job,) = report.jobs
     assert job.state is State.DIFFERS
     assert "TORCHINDUCTOR_FREEZING" in job.reason
     assert not fleet.compiled
 
 
-def test_the_longest_expected_unit_starts_first(fleet_of):
-    """Stored entries tell what a unit of the same name takes; of unknown units the median of the others is expected."""
-    assert {j.expected_seconds for j in fleet_of("a", "b").plan().jobs} == {DEFAULT_SECONDS}
-    fleet = fleet_of("tp_a", "tp_b")
-    plan = fleet.plan("tp=1")
-    seconds = {"tp_a": 1.0, "tp_b": 9.0}
-    tasks = [attrs.evolve(j.task, expected_seconds=seconds[j.unit]) for j in plan.jobs]
-    with LocalExecutor(1) as executor:
-        # Before any worker is there, as when all workers are busy.
-        with executor._changed:
-            for task in sorted(tasks, key=lambda task: task.unit):
-                executor.submit(task)
-        assert [ended.task.unit for ended in executor.as_completed()] == ["tp_b", "tp_a"]
-    planned = fleet.plan("tp=1,2")
-    assert {job.expected_from for job in planned.missing} == {"stored entries of this unit"}
+def test_the_longest_expected_unit_comes_first(fleet_of, inline):
+    """Stored entries tell what a unit of the same name takes. Without any, all units are expected to take the same."""
+    fleet = fleet_of("tp_a", "b")
+    assert {job.expected_seconds for job in fleet.plan().jobs} == {DEFAULT_SECONDS}
+    fleet.run("tp=1")
+    planned = fleet_of("tp_a", "tp_c").plan("tp=1,2")
+    assert [(job.unit, job.expected_from) for job in planned.missing] == [
+        ("tp_a", "stored entries of this unit"),
+        ("tp_c", "stored entries of other units"),
+        ("tp_c", "stored entries of other units"),
+    ]
     assert {job.expected_seconds for job in planned.missing} == {1.0}
 
 
-def test_what_only_the_own_folder_holds_is_published_and_not_compiled(fleet_of, tmp_path):
+def test_a_busy_worker_takes_the_longest_expected_task_next(fleet_of):
+    """Whatever the order in which they came: a task that is tried again does not go to the end."""
+    jobs = fleet_of("a", "b", "c").plan().jobs
+    seconds = {"a": 1.0, "b": 9.0, "c": 5.0}
+    executor = LocalExecutor(1)
+    # As if its one worker were busy.
+    executor._threads.append(threading.Thread())
+    for job in jobs:
+        executor.submit(attrs.evolve(job.task, expected_seconds=seconds[job.unit]))
+    assert [executor._next().unit for _ in jobs] == ["b", "c", "a"]
+
+
+def test_what_only_the_own_folder_holds_is_published_and_not_compiled(fleet_of, tmp_path, inline):
     """A tier that is lost is filled again from the driver's folder, and another node then lacks nothing."""
     tier = tmp_path / "tier"
     tier.mkdir(mode=0o700)
@@ -166,20 +180,3 @@ def test_a_contract_that_no_process_can_be_sent_is_told_and_waited_for_by_nobody
         (ended,) = executor.as_completed()
         assert "cannot be sent" in ended.lost
         assert not executor._workers
-
-
-def test_workers_end_with_their_driver(fleet_of):
-    """Leaving the executor leaves no process behind, whether its worker is idle or at work."""
-    fleet = fleet_of("waits", "quick")
-    plan = fleet.plan()
-    with LocalExecutor(2) as executor:
-        for job in plan.jobs:
-            executor.submit(job.task)
-        first = next(executor.as_completed())
-        assert first.task.unit == "quick"
-        pids = [worker._process.pid for worker in executor._workers]
-        assert len(pids) == 2
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-    assert not [t for t in threading.enumerate() if t in executor._threads]

@@ -18,7 +18,7 @@ def tiers(s3_blobs, s3_endpoint, redis_blobs, redis_server: RedisServer) -> "lis
     return [s3, f"redis://127.0.0.1:{redis_server.port}/0?prefix=te"]
 
 
-def test_the_second_node_compiles_nothing(fleet_of, tiers, tmp_path):
+def test_the_second_node_compiles_nothing(fleet_of, tiers, tmp_path, inline):
     """It finds all keys in the tiers, so nothing is scheduled there; and either tier alone is enough."""
     fleet = fleet_of("tp_a", "b", cache={"remote": tiers})
     report = fleet.run("tp=1,2")
