@@ -12,9 +12,9 @@ from graphspec.engine.sampling import SamplingParams
 from graphspec.fields import evolve
 from graphspec.speculators.registry import known_methods
 from support.drafters import NAMES, TARGET, engine_spec
+from support.texts import ties_and_strays
 from support.tiny_engine import tiny_engine
 
-NEAR_TIE = 1e-4
 UP_AND_DOWN = [[1, 1, 4], [2, 3, 1], [4, 4, 3], [5, 6, 0]]
 """Depth goes up and down with the batch, and is 0 for the largest."""
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
@@ -49,18 +49,9 @@ def with_mode(spec, mode):
 
 
 def assert_same(found, wanted):
-    """Equal up to a near tie, behind which two texts are different prompts; ties are rare."""
-    compared = ties = 0
-    for a, b in zip(found, wanted, strict=True):
-        for at, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)):
-            compared += 1
-            if x != y:
-                assert min(a.margins[at], b.margins[at]) <= NEAR_TIE
-                ties += 1
-                break
-        else:
-            assert len(a.tokens) == len(b.tokens)
-            assert a.finished is b.finished
+    """Equal up to near ties, which are rare."""
+    compared, ties, strays = ties_and_strays(found, wanted)
+    assert strays == 0
     assert ties * 100 <= compared
 
 

@@ -7,8 +7,8 @@ from graphspec.capture.warmup import make_ready
 from graphspec.engine.generate import Generator
 from graphspec.engine.sampling import SamplingParams
 from graphspec.engine.tokenizer import load_tokenizer
+from support.texts import ties_and_strays
 
-NEAR_TIE = 1e-4
 MAX_TOKENS = 32
 
 CODE = "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n    return a - b\n\n\n"
@@ -49,22 +49,6 @@ def run(ready, prompts, stop=frozenset()):
     generator = Generator(ready.source, ready.manager, end_of_text=stop)
     params = SamplingParams(max_tokens=MAX_TOKENS)
     return generator.generate(prompts, params), generator.routes
-
-
-def ties_and_strays(with_drafts, without):
-    """Tokens compared, near ties resolved differently, and differences that no tie explains."""
-    compared = ties = strays = 0
-    for drafted, plain in zip(with_drafts, without, strict=True):
-        for at, (a, b) in enumerate(zip(drafted.tokens, plain.tokens, strict=False)):
-            compared += 1
-            if a != b:
-                tie = min(plain.margins[at], drafted.margins[at]) <= NEAR_TIE
-                ties, strays = ties + tie, strays + (not tie)
-                # After a different token the two texts are different prompts.
-                break
-        else:
-            strays += len(drafted.tokens) != len(plain.tokens)
-    return compared, ties, strays
 
 
 @pytest.mark.slow
