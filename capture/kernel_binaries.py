@@ -18,7 +18,7 @@ from graphspec.config.device import Target
 from graphspec.errors import OfflineMissError, Problem
 from graphspec.kernels.preload import install, preload
 from graphspec.kernels.resources import Resources
-from graphspec.kernels.targets import GpuTarget, compile_variant, triton_version
+from graphspec.kernels.targets import GpuTarget, compile_variant, options_for, triton_version
 from graphspec.kernels.variants import Variant, kernel_modules, variants_of
 from graphspec.keys.encoding import EPOCH, encode
 from graphspec.keys.factors import digest
@@ -74,7 +74,7 @@ def kernel_key(variant: Variant, target: GpuTarget) -> EntryKey:
             "source": variant.kernel.cache_key,
             "signature": dict(variant.types),
             "constexprs": dict(variant.constexprs),
-            "options": dict(variant.options),
+            "options": dict(options_for(variant, target)),
             "toolchain": {"triton": triton_build()},
             "environment": dict(get_cache_invalidating_env_vars()),
             "device": target.profile(),
@@ -208,7 +208,7 @@ def warm_kernels(
     variants = needed_variants(spec)
     results = load_or_compile_kernels(variants, [target], cache, strict=strict)
     put_in_place(variants, target, results)
-    preload(variants)
+    preload(variants, target)
     return [_as_unit(r) for r in results]
 
 

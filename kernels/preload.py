@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphspec.errors import KernelError, Problem
-from graphspec.kernels.targets import GpuTarget, source_of, triton_version
+from graphspec.kernels.targets import GpuTarget, options_for, source_of, triton_version
 from graphspec.kernels.variants import Variant
 
 _VALUES: Mapping[str, Any] = {
@@ -70,8 +70,8 @@ def install(
     return digest
 
 
-def preload(variants: Sequence[Variant]) -> None:
-    """Makes this process ready to launch each variant on the current device: looked up, or compiled, and loaded.
+def preload(variants: Sequence[Variant], target: GpuTarget) -> None:
+    """Makes this process ready to launch each variant on the current device, a `target`: looked up, or compiled, and loaded.
 
     To load at the first launch would be too late: a module that is loaded while a graph is captured ends the capture.
     """
@@ -80,7 +80,7 @@ def preload(variants: Sequence[Variant]) -> None:
             variant.constexprs[name] if name in variant.constexprs else _example(variant, name)
             for name in variant.kernel.arg_names
         ]
-        compiled = variant.kernel.warmup(*values, grid=(1,), **variant.options)
+        compiled = variant.kernel.warmup(*values, grid=(1,), **options_for(variant, target))
         compiled._init_handles()
 
 

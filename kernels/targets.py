@@ -116,8 +116,17 @@ def source_of(variant: Variant, target: GpuTarget) -> tuple[Any, Any, Mapping[st
     # A launch notes an empty attribute for each constant, and none for what it does not specialise on.
     attributes = {path: backend.parse_attr("") for path in constants}
     source = ASTSource(variant.kernel, dict(variant.types), constants, attributes)
-    asked = {"debug": variant.kernel.debug or False, "instrumentation_mode": "", **variant.options}
+    asked = {"debug": variant.kernel.debug or False, "instrumentation_mode": ""}
+    asked |= options_for(variant, target)
     return source, backend, backend.parse_options(asked).__dict__
+
+
+def options_for(variant: Variant, target: GpuTarget) -> Mapping[str, Any]:
+    """The options of a variant that the target's compiler knows: ``maxnreg``, say, is NVIDIA's alone."""
+    from triton.compiler import make_backend
+
+    known = make_backend(target.for_triton()).parse_options({}).__dict__
+    return {name: value for name, value in variant.options.items() if name in known}
 
 
 def compile_variant(variant: Variant, target: GpuTarget) -> Binary:

@@ -2,7 +2,7 @@
 
 A module of this package whose name ends in ``_gpu`` or ``_triton`` has a function ``variants()``: one mapping for each
 compiled form that its launches can ask for, with ``name``, ``kernel``, ``signature`` (argument -> Triton type),
-``constexprs`` and, where it is not Triton's default, ``num_warps``.
+``constexprs`` and, where they are not Triton's defaults, ``options`` such as ``num_warps``: the same that a launch gives.
 """
 
 import importlib
@@ -17,7 +17,6 @@ from graphspec.errors import KernelError, Problem
 
 PACKAGE = "graphspec.kernels"
 _ENDINGS = ("_gpu", "_triton")
-_OPTIONS = ("num_warps",)
 
 Option = int | bool | str
 
@@ -93,7 +92,7 @@ def _listed(module: str) -> Iterator[Variant]:
             kernel=kernel,
             signature=dict(listed["signature"]),
             constexprs=dict(listed["constexprs"]),
-            options={name: listed[name] for name in _OPTIONS if name in listed},
+            options=dict(listed.get("options", {})),
         )
 
 

@@ -173,6 +173,52 @@ def test_launches_find_what_the_cache_holds_and_a_seal_sees_no_other(tmp_path):
     assert done.stdout.split() == ["compiled", "0"], done.stderr
 
 
+VERIFICATIONS = """
+import os, sys, tempfile
+os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+import torch
+from graphspec.config.speculative import RejectionSampleMethod
+from graphspec.kernels.preload import preload
+from graphspec.kernels.seal import KernelSeal
+from graphspec.kernels.targets import GpuTarget
+from graphspec.kernels.variants import variants_of
+from graphspec.kernels.verify import verify_drafts
+from graphspec.kernels.verify_values import FlyRule, Sampling
+from support.fake_gpu import fake_gpu
+
+target = GpuTarget.parse("cuda:sm_90")
+dtypes = {"fp32": torch.float32} if len(sys.argv) < 2 else {
+    "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+variants = [v for v in variants_of(["graphspec.kernels.verify_triton"]) if v.name.endswith(tuple(dtypes))]
+with fake_gpu(target.for_triton()):
+    preload(variants, target)
+    with KernelSeal() as seal:
+        for dtype in dtypes.values():
+            for requests, k, vocab in ((1, 0, 1), (1, 1, 16), (16, 16, 4096), (3, 5, 127)):
+                for dense in (False, True):
+                    drafts = torch.zeros(requests * k, dtype=torch.int32)
+                    verify_drafts(
+                        torch.zeros(requests * (k + 1), vocab, dtype=dtype),
+                        drafts,
+                        torch.arange(requests + 1) * k,
+                        sampling=Sampling.of(temperature=[1.0] * requests),
+                        methods=RejectionSampleMethod.FLY,
+                        fly=FlyRule(window=1),
+                        draft_probs=torch.ones(requests * k, vocab) / vocab if dense else None,
+                        implementation="triton",
+                    )
+        assert seal.seen == [], seal.seen
+print("sealed")
+"""
+
+
+@pytest.mark.deep
+def test_launches_of_verification_find_what_is_listed(tmp_path):
+    """Types, constants and options of the list are those of the launches, for any batch."""
+    done = run(VERIFICATIONS, tmp_path)
+    assert done.stdout.split() == ["sealed"], done.stderr
+
+
 @pytest.mark.deep
 def test_the_same_holds_for_amd(tmp_path):
     """gfx942."""
