@@ -80,6 +80,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python bench/second_warmup.py
 	$(BIN)/python bench/cache.py
 	$(BIN)/python bench/backend.py
+	$(BIN)/python bench/fleet.py
 	$(BIN)/python bench/ngram.py
 	$(BIN)/python bench/kernels.py
 

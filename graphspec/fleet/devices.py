@@ -116,7 +116,7 @@ KNOWN: Mapping[str, KnownDevice] = {
             132,
             _mib(143_156),
             227,
-            "torch's properties in a public log, with 143,156 MiB",
+            "torch's properties, 143,156 MiB: github.com/ai-bot-pro/achatbot, deploy/modal/src/llm/vllm/vlm/skywork_r1v.py",
         ),
         _device(
             "nvidia-b200",

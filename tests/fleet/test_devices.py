@@ -6,6 +6,7 @@ import types
 import attrs
 import pytest
 import torch
+import yaml
 
 from graphspec.cache.compiling.device import measure_device
 from graphspec.cache.load import keyed_units
@@ -13,6 +14,7 @@ from graphspec.capture import kernel_binaries
 from graphspec.capture.program import load_program
 from graphspec.cli.common import run
 from graphspec.cli.devices import devices
+from graphspec.cli.warmup import warmup
 from graphspec.config.device import DeviceConfig, Target
 from graphspec.config.engine import EngineConfig
 from graphspec.errors import DeviceFileError
@@ -160,3 +162,29 @@ def test_a_kernel_beyond_what_the_device_gives_is_a_finding(one_kernel, cuda_spe
         f"takes {taken.registers} registers, and the device gives {small.registers}"
         in report.findings[0]
     )
+
+
+def test_the_command_tells_what_was_built_and_what_was_not(
+    one_kernel, tiny_config, tmp_path, capsys
+):
+    """Exit code 1, because a node would still have to compile units; in JSON and in text. What is stored is not built again."""
+    path = tmp_path / "engine.yaml"
+    path.write_text(yaml.safe_dump(tiny_config(program=toy.NAME)))
+    words = [
+        "--config",
+        str(path),
+        "--device",
+        "nvidia-h200",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    assert run(warmup, [*words, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["device"]["capability"] == ["sm_90"]
+    assert (said["compiled"], [k["kernel"] for k in said["kernels"]]) == (1, [one_kernel.name])
+    assert [unit["stored"] for unit in said["units"]] == [False, False]
+    assert "known to the MiB" in said["notes"][0]
+    assert run(warmup, words) == 1
+    printed = capsys.readouterr().out
+    assert "finding: units scale, mix: not built" in printed
+    assert "compiled 0, stored before 1" in printed
