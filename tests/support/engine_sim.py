@@ -3,14 +3,26 @@
 import zlib
 
 from graphspec.capture.dispatch import Dispatch, depth_to_verify
+from graphspec.config.schedule import KSchedule
 from graphspec.engine.block_hashes import block_digest
 from graphspec.engine.kv_manager import KVManager
 from graphspec.engine.request import Request
 from graphspec.engine.sampling import SamplingParams, accept_greedy
-from graphspec.engine.scheduler import Scheduler
+from graphspec.engine.scheduler import Scheduler, StepLimits
 from support.shadow_kv import ShadowCache, check_ownership
 
 VOCABULARY = 3
+PLAIN = StepLimits(
+    max_num_seqs=4,
+    token_budget=16,
+    lookahead=0,
+    prefill_lookahead=0,
+    longest=64,
+    longest_drafted=64,
+    schedule=KSchedule(dense=(0, 3, 3, 3, 3)),
+    drafter_keeps_kv=False,
+)
+"""Four requests, a depth of three, and a drafter that needs nothing."""
 
 
 def next_token(tokens):

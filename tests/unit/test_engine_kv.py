@@ -202,6 +202,9 @@ def test_equal_digests_of_other_tokens_are_no_hit():
     assert kv.pool.published == published
     assert cached(kv, [4, 4, 4, 4, 8, 8, 8, 8, 1]) == 0
     assert cached(kv, [2, 2, 2, 2, 1]) == 4
+    # Nor does a chain go on behind the stranger that has its digest.
+    served(kv, 3, [4, 4, 4, 4, 8, 8, 8, 9])
+    assert cached(kv, [2, 2, 2, 2, 8, 8, 8, 9, 1]) == 4
 
 
 def lookahead(**changes):

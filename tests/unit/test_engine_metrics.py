@@ -8,25 +8,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from graphspec.capture.dispatch import Dispatch, Fallthrough
 from graphspec.capture.keys import CaptureKey, Phase
-from graphspec.config.schedule import KSchedule
 from graphspec.engine.kv_manager import KVLimits
 from graphspec.engine.metrics import EngineCollector, EngineMetrics
 from graphspec.engine.request import Delta
 from graphspec.engine.sampling import Accepted
-from graphspec.engine.scheduler import Scheduled, StepLimits, StepPlan, StepResult
+from graphspec.engine.scheduler import Scheduled, StepPlan, StepResult
 from graphspec.engine.stop import FinishReason
-from support.engine_sim import Sim
+from support.engine_sim import PLAIN, Sim
 
-LIMITS = StepLimits(
-    max_num_seqs=4,
-    token_budget=16,
-    lookahead=0,
-    prefill_lookahead=0,
-    longest=64,
-    longest_drafted=64,
-    schedule=KSchedule(dense=(0, 3, 3, 3, 3)),
-    drafter_keeps_kv=False,
-)
 FULL = Dispatch(k=3, key=CaptureKey(Phase.TARGET_VERIFY, 3, 4))
 MIXED = Dispatch(k=3, reason=Fallthrough.MIXED_BATCH)
 
@@ -48,7 +37,7 @@ def step(parts, route, **more):
 
 def counted():
     """A full step of three requests with 3, 2 and no drafts, of which 3 and 0 were right, and a mixed step."""
-    scheduler = Sim(LIMITS, KVLimits(block_size=4, num_blocks=9), lambda r, k: []).scheduler
+    scheduler = Sim(PLAIN, KVLimits(block_size=4, num_blocks=9), lambda r, k: []).scheduler
     metrics = EngineMetrics(scheduler, 3)
     accepted = [Accepted(tokens=(1, 2, 3, 4)), Accepted(tokens=(7,)), Accepted(tokens=(8,))]
     result = StepResult(
@@ -99,7 +88,7 @@ def test_a_broken_row_is_no_accepted_token():
 
 def test_before_the_first_draft_there_is_no_acceptance_length():
     """An average of nothing is no number."""
-    scheduler = Sim(LIMITS, KVLimits(block_size=4, num_blocks=9), lambda r, k: []).scheduler
+    scheduler = Sim(PLAIN, KVLimits(block_size=4, num_blocks=9), lambda r, k: []).scheduler
     assert math.isnan(EngineMetrics(scheduler, 3).snapshot().acceptance_length)
 
 

@@ -13,19 +13,10 @@ from graphspec.config.engine import EngineConfig
 from graphspec.config.schedule import KSchedule
 from graphspec.engine.kv_manager import KVLimits
 from graphspec.engine.scheduler import StepLimits
-from support.engine_sim import Sim, continuation
+from support.engine_sim import PLAIN, Sim, continuation
 from support.plans import spec_for
 
-LIMITS = StepLimits(
-    max_num_seqs=4,
-    token_budget=16,
-    lookahead=0,
-    prefill_lookahead=0,
-    longest=64,
-    longest_drafted=64,
-    schedule=KSchedule(dense=(0, 3, 3, 1, 1)),
-    drafter_keeps_kv=False,
-)
+LIMITS = attrs.evolve(PLAIN, schedule=KSchedule(dense=(0, 3, 3, 1, 1)))
 KV = KVLimits(block_size=4, num_blocks=64)
 TABLE = [(1, 2, 3), (3, 4, 1)]
 
@@ -195,11 +186,12 @@ def test_who_arrived_last_is_preempted_and_begins_again():
     s = sim(kv=kv, schedule=KSchedule(dense=(0, 0, 0, 0, 0)))
     for prompt in ([1] * 7, [2] * 7):
         s.arrive(prompt, max_tokens=14)
-    s.arrive([0, 1], max_tokens=2)
-    while not any(p.preempted for p in s.plans):
+    s.arrive([0] * 16, max_tokens=2)
+    while not any(1 in p.preempted for p in s.plans):
         s.step()
     assert s.plans[-1].preempted[-1] == 1
-    first = s.scheduler.waiting[0]
+    first, newcomer = s.scheduler.waiting
+    assert newcomer.id == 2
     assert (first.id, first.computed, first.counts.preempted) == (1, 0, 1)
     assert len(first.output) > 0
     outputs = s.run()
