@@ -94,8 +94,9 @@ def test_greedy_text_is_that_of_the_model_alone(tmp_path, wanted, name, size):
     assert counts.preemptions > 0
     assert counts.prefix_hits > 0
     assert counts.kv_usage == 0
-    assert len(counts.depths) > 2 or spec.speculative.schedule.reasons
     drafts = spec.speculative.speculator.proposes_draft_tokens
+    # Without drafts every step runs at depth 0, and some runners have no table.
+    assert len(counts.depths) > 2 or spec.speculative.schedule.reasons or not drafts
     assert (counts.draft_tokens > 0) == drafts
 
 
