@@ -60,6 +60,7 @@ unit: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not deep" -q
 
 test-deep: $(VENV)/.ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	HYPOTHESIS_PROFILE=deep OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -q --timeout 3600
 
 # Some ten minutes. mutmut is no dependency of the project: pip install mutmut==3.8.1 first.
