@@ -211,7 +211,7 @@ class _Run:
         work: queue.SimpleQueue[Keyed] = queue.SimpleQueue()
         for keyed in pending:
             work.put(keyed)
-        if jobs == 1:
+        if self._given is not None:
             # Here, because a compiler that stays open dies with the thread that started it.
             self._lane(work)
             return

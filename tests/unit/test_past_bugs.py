@@ -20,11 +20,12 @@ from graphspec.capture.plan import plan_capture
 from graphspec.config.compilation import CudagraphMode
 from graphspec.config.speculative import SpeculativeConfig
 from graphspec.engine.drafters.ngram import NgramSpeculator
+from graphspec.engine.drafters.protocol import Computed, TargetStep
 from graphspec.fields import policies
+from graphspec.kernels import NgramIndex
 from graphspec.resolve import check
 from graphspec.resolve.spec import SpeculativeSpec
 from graphspec.speculators.mtp_families import family_of
-from graphspec.speculators.ngram import NgramSpeculatorConfig
 from support.peer_cases import folder
 from support.speculative import (
     CASES,
@@ -279,10 +280,12 @@ def test_11_19_a_fixed_depth_proposer_loses_the_table_loudly(name):
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_11_20_ngram_follows_the_depth_that_it_is_given(k):
     """The drafter takes the step's k as an argument and keeps none of its own."""
-    config = NgramSpeculatorConfig(prompt_lookup_min=1, prompt_lookup_max=2)
-    drafter = NgramSpeculator(config, 100)
-    (drafts,) = drafter.propose([[1, 2, 3, 4, 5, 1, 2]], k)
-    assert drafts == [3, 4, 5][:k]
+    index = NgramIndex(min_n=1, max_n=2, k=3, max_model_len=100, backend="python")
+    drafter, text = NgramSpeculator(index), [1, 2, 3, 4, 5, 1, 2]
+    for wanted in (3, k):
+        asked = Computed(request=1, tokens=text, first=0, count=7, row=0, blocks=(), wanted=wanted)
+        (proposal,) = drafter.propose(TargetStep(requests=[asked]))
+        assert proposal.tokens == [3, 4, 5][:wanted]
 
 
 def plan(table, k=4, requests=64, **compilation):

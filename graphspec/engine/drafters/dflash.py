@@ -97,9 +97,7 @@ class DFlashSpeculator:
 
     def __init__(self, context: DraftContext, network: BlockNetwork) -> None:
         self._context, self._network, self._mask = context, network, context.mask_token()
-        most = context.speculative.speculator.num_lookahead_tokens(
-            context.spec.num_speculative_tokens
-        )
+        most = context.spec.num_lookahead_tokens
         # To attention each query is a request of its own, as long as the block: so all see all.
         self._bench = Bench.allocate(context, width=most, alone=True)
 
