@@ -68,6 +68,7 @@ def test_a_request_that_was_never_seen_may_be_forgotten():
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("requests", "phases"), [(4, 0), (33, 1)])
 def test_a_warmup_compiles_what_drafts_where_it_is_compiled(
     requests, phases, tiny_config, shared_cache, monkeypatch

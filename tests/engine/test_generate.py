@@ -52,7 +52,7 @@ def run(ready, prompts, stop=frozenset()):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, pytest.param(7, marks=pytest.mark.deep), 20])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.deep) for n in (1, 7)), 20])
 def test_greedy_text_is_the_same_with_and_without_speculation(engines, size):
     """On 20 prompts of several kinds, alone and in batches, drafts change no token but near ties (1 in 1,000)."""
     ready, plain, tokenizer = engines

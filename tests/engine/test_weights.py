@@ -30,6 +30,7 @@ PROMPTS = [
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_logits_agree_with_transformers_on_the_same_file(shared_cache, monkeypatch):
     """Compiled units with our weights give the logits that transformers gives from the same GGUF, within 1e-3."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

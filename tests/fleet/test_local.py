@@ -37,6 +37,7 @@ def test_equal_keys_are_one_job_and_a_second_run_schedules_nothing(fleet_of, inl
     assert len(fleet.compiled) == 4
 
 
+@pytest.mark.deep
 def test_a_poisoned_unit_and_a_lost_worker_leave_the_rest_stored(fleet_of):
     """A unit that does not compile is tried once, one whose worker dies once is made good, one that takes down each worker
     is given up. The others are stored, and the report names each."""

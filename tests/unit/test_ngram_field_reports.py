@@ -119,6 +119,7 @@ print(json.dumps([json.loads(os.read(read, 10000)) for read in pipes]))
 """
 
 
+@pytest.mark.deep
 def test_b115_every_rank_drafts_the_same():
     """vLLM PR 31288: four processes, 1 and 8 threads, 20 times, with hashes seeded anew each time: one answer."""
     found = json.loads(run_python(RANKS))

@@ -44,7 +44,8 @@ def test_small_vocabularies_equal_the_reference(triton, vocab, dtype):
 
 
 @pytest.mark.parametrize(
-    ("vocab", "dtype"), [(8192, DTYPES[1]), (8193, DTYPES[2]), (151936, DTYPES[0])]
+    ("vocab", "dtype"),
+    [(8192, DTYPES[1]), (8193, DTYPES[2]), pytest.param(151936, DTYPES[0], marks=pytest.mark.deep)],
 )
 def test_large_vocabularies_equal_the_reference(triton, vocab, dtype):
     """Whole tiles, one entry more, and a vocabulary that no block could hold; few rows."""
