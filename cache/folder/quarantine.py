@@ -39,8 +39,9 @@ def set_aside(folder: str, path: str, reason: str, seen: os.stat_result | None =
         _remove(target + _REASON)
         if _is_gone(path):
             return True
-        if not _is(path, seen):
-            # Gone when it was to be moved, and there again: a good one.
+        moved_and_back = unnoted is None and isinstance(error, FileNotFoundError)
+        if moved_and_back or not _is(path, seen):
+            # Gone when it was to be moved, and there again: a good one, or this one, given back by who had moved it.
             return False
         _make_room(path, unnoted or error)
         return True

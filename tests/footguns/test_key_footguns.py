@@ -349,6 +349,7 @@ def in_a_process(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_set_gives_another_graph_in_another_process():
     """Silent: one key, and an order that follows the string hashes of the process. The audit compares processes like this.
 

@@ -212,6 +212,7 @@ def test_dry_run_reads_standard_input_and_writes_nothing(tmp_path, tiny_config):
     assert not folder.exists()
 
 
+@pytest.mark.deep
 def test_changed_depth_keeps_the_unit_keys_and_moves_the_plan(tmp_path, tiny_config):
     """k enters the capture hash and no unit of this model; a changed hidden size moves every unit key."""
 

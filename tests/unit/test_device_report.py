@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -36,6 +37,7 @@ def test_every_test_has_an_outcome_and_a_reason(tmp_path):
         assert test["outcome"] == "passed" or test["reason"] == "needs a CUDA device"
 
 
+@pytest.mark.deep
 def test_a_run_that_is_out_of_time_fails_with_what_it_left(tmp_path):
     """A run under a limit ends with a report instead of being killed without one."""
     done, report = ran(tmp_path, "--device-seconds", "0")

@@ -162,6 +162,7 @@ def test_another_number_of_rows_is_no_other_dynamic_graph():
     assert graph_of(block(), x(4), dynamic=True).key == graph_of(block(), x(6), dynamic=True).key
 
 
+@pytest.mark.deep
 def test_a_key_is_the_same_in_another_process(tmp_path):
     """Another hash seed and another folder give the very key text."""
     printed = run_python(

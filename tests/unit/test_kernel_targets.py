@@ -164,6 +164,7 @@ print("compiled", sum(r.compiled for r in results))
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_launches_find_what_the_cache_holds_and_a_seal_sees_no_other(tmp_path):
     """A driver that only pretends to be an H100: what was compiled ahead is what a launch looks up, loaded once by a warmup, whatever
     sizes and alignments batches have; and a launch of another form is an error, or is counted."""

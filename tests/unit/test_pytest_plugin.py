@@ -164,6 +164,7 @@ def test_a_key_that_has_the_field_is_sound(spec):
     assert_key_sound(leaky.sound(spec).units(), layers(spec), max_examples=5)
 
 
+@pytest.mark.deep
 def test_pairs_find_the_forgotten_field_too(spec):
     """A search over all fields meets it."""
     pairs = spec_pairs(st.just(spec)).filter(lambda pair: pair.path == "model.num_hidden_layers")

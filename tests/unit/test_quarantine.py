@@ -160,6 +160,31 @@ def test_a_file_that_is_gone_is_no_failure(folder, tmp_path, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
+def test_a_file_that_another_process_moves_and_gives_back_is_looked_at_again(tmp_path, monkeypatch):
+    """Gone for the moment of our own move, and the same file after it: that is no failure, neither of the move nor of the
+    put that found the file bad."""
+    store = DiskStore(str(tmp_path / "cache"))
+    store.put(entry_of("a"))
+    path, real, moves = store.path_of(key_of("a")), os.rename, []
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+    def rename(source, target):
+        moves.append(target)
+        if len(moves) > 1:
+            return real(source, target)
+        real(path, tmp_path / "moved")
+        try:
+            return real(source, target)
+        finally:
+            real(tmp_path / "moved", path)
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert store.put(entry_of("a")).written
+    assert store.get(key_of("a")).outcome is Outcome.HIT
+    assert len(moves) == 2
+
+
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EDQUOT, errno.EXDEV], ids=errno.errorcode.get
 )

@@ -381,6 +381,7 @@ def assert_order_and_leftovers_decide_nothing(selection, poisoned, at):
 QUICK = ["tests/unit/test_opened.py", "tests/unit/test_disk.py"]
 
 
+@pytest.mark.deep
 def test_B57_tests_give_equal_results_twice_and_in_any_order(poisoned, tmp_path):
     """Some tests of the cache, run twice in one environment, in two orders, over poisoned default folders."""
     assert_order_and_leftovers_decide_nothing(QUICK, poisoned, tmp_path)
