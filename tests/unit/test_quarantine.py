@@ -144,6 +144,21 @@ def test_another_file_in_its_place_is_not_set_aside(folder, tmp_path, monkeypatc
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
+def test_a_note_that_was_trimmed_before_its_file_came_is_written_again(
+    folder, tmp_path, monkeypatch
+):
+    """Another process can take the note for one that was left alone; no file stays without its reason."""
+    real = os.rename
+
+    def rename(source, target):
+        os.unlink(target + ".reason")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert set_aside(str(folder), bad_file(tmp_path), "why")
+    assert kept(folder) == ["bad"]
+
+
 def test_a_file_that_is_gone_is_no_failure(folder, tmp_path, monkeypatch):
     """Of two processes that find the same bad file, the second has nothing to do."""
     path = bad_file(tmp_path)
