@@ -63,6 +63,8 @@ def trim(folder: str) -> int:
         if count and (count >= KEPT_FILES or kept_bytes > KEPT_BYTES):
             _remove(item.path)
             _remove(item.path + _REASON)
+            # A note alone may be one whose file is just coming: what came before the note went has to go too.
+            _remove(item.path)
             removed += 1
     return removed
 
