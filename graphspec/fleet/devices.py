@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 
 from graphspec.config.device import DeviceProfile
-from graphspec.errors import DeviceFileError, Problem, SpecError
-from graphspec.formats.json_reader import read_json
+from graphspec.errors import DeviceFileError, Problem
+from graphspec.formats.json_file import read_json_file
 from graphspec.text import did_you_mean, show
 
 _NVIDIA_LIMITS = (
@@ -192,31 +192,23 @@ def recorded(profile: DeviceProfile) -> Mapping[str, Any]:
 
 
 def _read(path: str) -> DeviceProfile:
-    try:
-        with open(path, encoding="utf-8") as file:
-            data = read_json(file.read(), path).data
-    except SpecError as error:
-        raise DeviceFileError(error.problems) from error
-    except (OSError, UnicodeError) as error:
-        raise _no_facts(path, f"a file that cannot be read: {error}") from error
+    data = read_json_file(path, DeviceFileError, _no_facts).data
     facts = data.get("device") if isinstance(data, Mapping) else None
     kinds = {a.name: int if a.type is int else str for a in attrs.fields(DeviceProfile)}
     if not isinstance(facts, Mapping) or set(facts) != set(kinds):
-        raise _no_facts(path, show(data))
+        raise DeviceFileError(_no_facts(path, show(data)))
     capability = facts["capability"]
     plain = {name: value for name, value in facts.items() if name != "capability"}
     wrong = [name for name, value in plain.items() if type(value) is not kinds[name]]
     if wrong or not isinstance(capability, list) or not all(isinstance(c, str) for c in capability):
-        raise _no_facts(path, show(facts))
+        raise DeviceFileError(_no_facts(path, show(facts)))
     return DeviceProfile(**plain, capability=tuple(capability))
 
 
-def _no_facts(path: str, found: str) -> DeviceFileError:
-    return DeviceFileError(
-        Problem(
-            where=path,
-            found=found,
-            wanted="the facts of one device",
-            hint="write them on a machine that has it, with: graphspec devices --record > DEVICE.json",
-        )
+def _no_facts(path: str, found: str) -> Problem:
+    return Problem(
+        where=path,
+        found=found,
+        wanted="the facts of one device",
+        hint="write them on a machine that has it, with: graphspec devices --record > DEVICE.json",
     )

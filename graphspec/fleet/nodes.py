@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from graphspec.errors import NodeReportError, Problem, SpecError
-from graphspec.formats.json_reader import read_json
+from graphspec.errors import NodeReportError, Problem
+from graphspec.formats.json_file import read_json_file
 from graphspec.text import plural, show
 
 _ABSENT = "nothing"
@@ -123,14 +123,7 @@ def _differences(
 
 
 def _read(path: str) -> NodeReport:
-    try:
-        with open(path, encoding="utf-8") as file:
-            data = read_json(file.read(), path).data
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
-        raise NodeReportError(_no_report(path, f"a file that cannot be read: {reason}")) from error
-    except SpecError as error:
-        raise NodeReportError(error.problems) from error
+    data = read_json_file(path, NodeReportError, _no_report).data
     try:
         node, checks = data["node"], data["checks"]
         return NodeReport(

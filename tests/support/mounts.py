@@ -1,26 +1,22 @@
 """A fixture with small file systems that are really mounted. A conftest imports it for the tests of its folder."""
 
-import subprocess
+from contextlib import ExitStack
+from itertools import count
 
 import pytest
+
+from support.bad_disks import tmpfs
 
 
 @pytest.fixture
 def mounted(tmp_path):
     """Makes a small tmpfs with the given options, and unmounts it afterwards."""
-    made = []
+    with ExitStack() as mounts:
+        numbers = count()
 
-    def mount(options):
-        folder = tmp_path / f"mount{len(made)}"
-        folder.mkdir()
-        # Private to this user, or the cache would refuse it.
-        command = ["mount", "-t", "tmpfs", "-o", f"mode=0700,{options}", "tmpfs", str(folder)]
-        ran = subprocess.run(command, check=False, capture_output=True)
-        if ran.returncode:
-            pytest.skip(f"this machine does not let the test mount a tmpfs: {ran.stderr!r}")
-        made.append(folder)
-        return folder
+        def mount(options):
+            folder = tmp_path / f"mount{next(numbers)}"
+            # Private to this user, or the cache would refuse it.
+            return mounts.enter_context(tmpfs(folder, f"mode=0700,{options}"))
 
-    yield mount
-    for folder in made:
-        subprocess.run(["umount", str(folder)], check=True)
+        yield mount
