@@ -159,6 +159,30 @@ def test_a_note_that_was_trimmed_before_its_file_came_is_written_again(
     assert kept(folder) == ["bad"]
 
 
+def test_a_file_that_comes_while_its_note_is_trimmed_does_not_stay_without_it(
+    folder, tmp_path, monkeypatch
+):
+    """A trim takes an old note alone; at that moment the file comes that the note is of, and its process looks at the note
+    before it goes."""
+    slow = f"slow.{unique_name()}"
+    folder.mkdir()
+    (folder / f"{slow}.reason").write_text("why")
+    for number in range(KEPT_FILES - 1):
+        assert set_aside(str(folder), bad_file(tmp_path, f"{number:03}"), "why")
+    real, came = os.unlink, []
+
+    def unlink(path, **more):
+        if path == str(folder / f"{slow}.reason"):
+            (folder / slow).write_text("slow")
+            came.append(path)
+        real(path, **more)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert set_aside(str(folder), bad_file(tmp_path, "last"), "why")
+    assert came
+    assert kept(folder) == [*(f"{n:03}" for n in range(KEPT_FILES - 1)), "last"]
+
+
 def test_a_file_that_is_gone_is_no_failure(folder, tmp_path, monkeypatch):
     """Of two processes that find the same bad file, the second has nothing to do."""
     path = bad_file(tmp_path)
