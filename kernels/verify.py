@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphspec.config.speculative import RejectionSampleMethod
 from graphspec.errors import EnvironmentProblem, KernelError, Problem
+from graphspec.kernels.registry import choose
 from graphspec.kernels.verify_checks import check_shapes, check_values, on_host
 from graphspec.kernels.verify_values import (
     METHOD_CODES,
@@ -106,27 +107,21 @@ def _chances(rates: Sequence[float], max_drafts: int, logits: "torch.Tensor") ->
     return torch.tensor(padded or [0.0], dtype=torch.float64, device=logits.device)
 
 
-def verify_choice(device: str) -> tuple[str, str]:
-    """Which implementation `auto` takes for tensors on a kind of device, and why."""
-    if device != "cpu":
-        return "triton", f"the tensors are on {device}"
-    if importlib.util.find_spec("numba") is None:
-        return "reference", "numba is not installed: the plain reference runs, some times slower"
-    return "cpu", "the tensors are on the host, and numba is installed"
-
-
 def warm_verify(device: str = "cpu") -> float:
-    """Compiles what `auto` runs on this kind of device, so that no step does. Gives the seconds it took.
+    """Loads what `auto` runs on this kind of device, so that no step does. Gives the seconds it took.
 
-    On the host that is all there is to compile, for every shape and dtype of `verify_drafts`.
+    On the host that compiles all there is to compile, for every shape and dtype of `verify_drafts`: signatures are
+    explicit, and importing compiles them.
     """
     began = time.perf_counter()
-    if verify_choice(device)[0] == "cpu":
-        import graphspec.kernels.verify_cpu  # noqa: F401 - signatures are explicit, so that importing compiles
+    choose("verify", device=device).implementation.load()
     return time.perf_counter() - began
 
 
 def _run_of(implementation: str, logits: "torch.Tensor") -> "Callable[[VerifyJob], Verdict]":
+    if implementation == "auto":
+        dtype = str(logits.dtype).removeprefix("torch.")
+        return choose("verify", device=logits.device.type, dtype=dtype).implementation.load()
     if implementation not in IMPLEMENTATIONS:
         raise KernelError(
             Problem(
@@ -135,16 +130,20 @@ def _run_of(implementation: str, logits: "torch.Tensor") -> "Callable[[VerifyJob
                 wanted=f"one of {', '.join(IMPLEMENTATIONS)}",
             )
         )
-    name = verify_choice(logits.device.type)[0] if implementation == "auto" else implementation
-    if name == "triton":
+    if implementation == "triton":
+        # Also for tensors on the host, which Triton's interpreter takes.
         from graphspec.kernels.verify_triton import verify as triton
 
         return triton
     if not on_host(logits):
         raise KernelError(
-            Problem(where="logits", found=f"on {logits.device}", wanted=f"on the host for {name}")
+            Problem(
+                where="logits",
+                found=f"on {logits.device}",
+                wanted=f"on the host for {implementation}",
+            )
         )
-    if name == "reference":
+    if implementation == "reference":
         from graphspec.kernels.verify_reference import verify as reference
 
         return reference

@@ -3,11 +3,13 @@
 import importlib.util
 
 import pytest
+import torch
 
 from graphspec.errors import KernelError
 from graphspec.kernels import registry
 from graphspec.kernels.registry import Implementation, choose, kernel_names, register_kernel
-from graphspec.kernels.verify import verify_choice
+from graphspec.kernels.verify import verify_drafts
+from graphspec.kernels.verify_values import Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,11 @@ def without(monkeypatch):
         )
 
     return hide
+
+
+def takes_the_last(job):
+    """A verification of a user's own."""
+    return job.vocab - 1
 
 
 def mine(**changes):
@@ -77,11 +84,17 @@ def test_a_type_of_logits_that_nothing_takes_is_a_reason():
     assert choice.implementation.name == "reference"
 
 
-def test_the_choice_of_verification_is_the_registrys(without):
-    """`verify_drafts` and the registry name the same one."""
-    assert choose("verify").implementation.name == verify_choice("cpu")[0]
+def test_verification_runs_what_the_registry_chooses(without):
+    """`verify_drafts` asks the registry: numba's path, the reference without numba, and a user's own before both."""
+    logits, none = torch.zeros(1, 3), torch.zeros(0, dtype=torch.int64)
+    arguments = (logits, none, torch.tensor([0, 0]))
+    sampling = Sampling.of(temperature=[0.0])
+    assert choose("verify").implementation.name == "cpu"
     without("numba")
-    assert choose("verify").implementation.name == verify_choice("cpu")[0]
+    assert choose("verify").implementation.name == "reference"
+    assert verify_drafts(*arguments, sampling=sampling).tokens.tolist() == [[0]]
+    register_kernel(mine(kernel="verify", home=f"{__name__}:takes_the_last"))
+    assert verify_drafts(*arguments, sampling=sampling) == 2
 
 
 def test_a_registered_implementation_comes_first():
