@@ -148,8 +148,10 @@ def _status(path: str) -> os.stat_result | None:
 
 def _remove(path: str) -> None:
     facts = _status(path)
+    if facts is None:
+        return
     with contextlib.suppress(OSError):
-        if facts is not None and stat.S_ISDIR(facts.st_mode):
+        if stat.S_ISDIR(facts.st_mode):
             shutil.rmtree(path)
         else:
             os.unlink(path)

@@ -60,8 +60,10 @@ def plan_fleet(
 ) -> FleetPlan:
     """The plan for the variants. Looks into the cache folder and its remote tiers; nothing is compiled or written.
 
-    `memory_bytes` is what each task is said to take. Raises what a program raises for a spec, for all variants at once.
+    `memory_bytes` is what each task is said to take. Raises what a program raises for a spec, for all variants at once,
+    and `SpecError` for variants that keep entries in different places.
     """
+    _check_one_cache(variants)
     places: dict[CacheConfig, Places] = {}
     jobs: dict[EntryKey, Job] = {}
     units = 0
@@ -117,6 +119,28 @@ def plan_fleet(
         jobs=tuple(ordered),
         notes=tuple(notes),
     )
+
+
+def _check_one_cache(variants: Sequence[Variant]) -> None:
+    """A unit that two variants share is stored once: where their caches differ, one of them would not find it."""
+    # No values: an address may hold a password.
+    problems = [
+        Problem(
+            where=f"{variant.label}: cache.{name}",
+            found="another value than in the first variant",
+            wanted="one value for the whole matrix, as a unit that variants share is stored once",
+            hint=f"give it with --set cache.{name}=..., or run once for each",
+        )
+        for variant in variants[1:]
+        for name in _PLACES
+        if getattr(variant.spec.cache, name) != getattr(variants[0].spec.cache, name)
+    ]
+    if problems:
+        raise SpecError(problems)
+
+
+_PLACES = ("enabled", "remote", "trust", "signing_key")
+"""What decides where an entry is stored, and who may load it. Limits and waits may differ."""
 
 
 def _stored_seconds(folders: Sequence[str]) -> Mapping[str, float]:

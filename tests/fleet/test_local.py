@@ -9,7 +9,7 @@ from collections import Counter
 import attrs
 import pytest
 
-from graphspec.errors import EnvironmentProblem
+from graphspec.errors import EnvironmentProblem, SpecError
 from graphspec.fleet.local import LocalExecutor
 from graphspec.fleet.places import Place
 from graphspec.fleet.plan import DEFAULT_SECONDS
@@ -181,3 +181,30 @@ def test_a_contract_that_no_process_can_be_sent_is_told_and_waited_for_by_nobody
         (ended,) = executor.as_completed()
         assert "cannot be sent" in ended.lost
         assert not executor._workers
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        'cache.remote=["file:/mnt/one"],["file:/mnt/two"]',
+        'cache.remote=[],["file:/mnt/two"]',
+        "cache.enabled=true,false",
+        "cache.trust=null,/keys/one.pub",
+        "cache.signing_key=/keys/one.pem,/keys/two.pem",
+    ],
+)
+def test_variants_that_keep_entries_in_different_places_are_refused(fleet_of, axis):
+    """A shared unit is stored once, so one of the two would not find it."""
+    fleet = fleet_of("a")
+    with pytest.raises(SpecError) as raised:
+        fleet.plan(axis)
+    (problem,) = raised.value.problems
+    assert problem.where.endswith(": " + axis.partition("=")[0])
+    assert "/mnt/" not in problem.found
+    assert "/keys/" not in problem.found
+
+
+def test_limits_of_the_cache_may_differ_between_variants(fleet_of):
+    """They change nothing about where an entry is."""
+    fleet = fleet_of("a")
+    assert len(fleet.plan("cache.max_entries=10,20").jobs) == 1
