@@ -42,6 +42,27 @@ def test_legal_neighbours_are_replayed_on_new_content(x, code):
         assert torch.equal(got, wanted)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        torch.sub,
+        lambda a, b: torch.cat([a, b, a]),
+        lambda a, b: torch.stack((b, a)),
+        lambda a, b: a[:, (b[0] > 0).long()],
+        lambda a, b: torch.ops.aten.index_put.default(a, [None, b[0].long() % 3], b),
+        lambda a, b: torch.mul(a, b, out=torch.empty_like(a)),
+        lambda a, b: torch.ops.aten.where.self(condition=a > b, self=a, other=b),
+        lambda a, b: torch.ops.aten._foreach_add.List([a, b], [b, a], alpha=2)[1],
+    ],
+    ids=["plain", "list", "tuple", "list with none", "in place list", "out", "keywords", "lists"],
+)
+def test_a_replay_uses_what_the_call_made_wherever_an_operation_takes_it(x, call):
+    """Among the positional arguments, in lists, in keywords: always what this replay computed."""
+    graph = TapeBackend().capture(lambda: [call(x + 1, x * 2)])
+    x.copy_(torch.tensor([[5.0, 1, 2], [1, 7, 3]]))
+    assert torch.equal(graph.replay()[0], call(x + 1, x * 2))
+
+
 def test_a_registered_generator_gives_fresh_numbers_at_each_replay():
     """Random numbers go on from replay to replay exactly as they would without capture."""
     generator, eager = (torch.Generator().manual_seed(7) for _ in range(2))
