@@ -105,7 +105,8 @@ class DFlashSpeculator:
     def make(cls, context: DraftContext) -> "DFlashSpeculator":
         """Reads the draft's weights, or makes them from the seed."""
         context.refuse("xpress_topc")
-        return cls(context, BlockNetwork(context, HeadReader(context)))
+        with HeadReader(context) as read:
+            return cls(context, BlockNetwork(context, read))
 
     def propose(self, step: TargetStep) -> list[Proposal]:
         """Drafts for each request; requests that want none only get their keys and values up to date."""

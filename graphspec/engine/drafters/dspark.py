@@ -96,10 +96,11 @@ class DSparkSpeculator(DFlashSpeculator):
     @classmethod
     def make(cls, context: DraftContext) -> "DSparkSpeculator":
         """Reads the draft's weights, or makes them from the seed."""
-        speculator, read = context.speculative.speculator, HeadReader(context)
+        speculator = context.speculative.speculator
         assert isinstance(speculator, DSparkSpeculatorConfig)
-        refiner = Refiner(context, read, speculator)
-        return cls(context, BlockNetwork(context, read), refiner)
+        with HeadReader(context) as read:
+            refiner = Refiner(context, read, speculator)
+            return cls(context, BlockNetwork(context, read), refiner)
 
     def static_tensors(self) -> dict[str, torch.Tensor]:
         """Buffers, cache and weights."""

@@ -35,18 +35,17 @@ class EagleNetwork:
     to_target: torch.Tensor | None = None
 
     def __init__(self, context: DraftContext) -> None:
-        read, width = HeadReader(context), context.model.hidden_size
-        # Some published heads have a bias in fc; it is a tensor like another, not a flag that all of them state.
-        self._bias = read("fc.bias", width) if read.has("fc.bias") else None
-        self._fc = read("fc.weight", width, 2 * width)
-        self._embedding = embedding_of(context, read)
-        self._layers = DraftLayers(
-            context,
-            [
+        width = context.model.hidden_size
+        with HeadReader(context) as read:
+            # Some published heads have a bias in fc; it is a tensor like another, not a flag that all of them state.
+            self._bias = read("fc.bias", width) if read.has("fc.bias") else None
+            self._fc = read("fc.weight", width, 2 * width)
+            self._embedding = embedding_of(context, read)
+            layers = [
                 read_layer(read, context.model, f"layers.{at}.", norm=at > 0)
                 for at in range(context.model.num_hidden_layers)
-            ],
-        )
+            ]
+        self._layers = DraftLayers(context, layers)
         self._scorer = scorer(
             context.weights.w_head, context.speculative.draft_lm_head_quantization
         )
@@ -92,27 +91,31 @@ class Eagle3Network:
     def __init__(self, context: DraftContext) -> None:
         # Norms in front of fc, and one for each fused layer, came with later heads; their weights have no agreed names.
         context.refuse("norm_before_fc", "fc_norm")
-        read, m = HeadReader(context), context.model
+        m = context.model
         width, eps = m.hidden_size, m.rms_norm_eps
         self._eps, self._carries_norm = eps, bool(context.stated("norm_output"))
         self._residual_norm = bool(context.stated("norm_before_residual"))
         fused = len(aux_layers(context.spec)) * context.spec.model.hidden_size
-        self._fc = read("fc.weight", width, fused)
-        self._embedding = embedding_of(context, read)
-        self._hidden_norm = read("midlayer.hidden_norm.weight", width)
-        self._norm = read("norm.weight", width)
-        first = read_layer(read, m, "midlayer.", inputs=2 * width)
-        more = [read_layer(read, m, f"layers.{at}.") for at in range(1, m.num_hidden_layers)]
-        self._layers = DraftLayers(context, [first, *more])
         draft_vocabulary = context.stated("draft_vocab_size")
         size = draft_vocabulary if type(draft_vocabulary) is int else m.vocab_size
-        own = read.seeded or read.has("lm_head.weight")
-        head = read("lm_head.weight", size, width) if own else context.weights.w_head
+        parallel = context.speculative.speculator.draft_phase is DraftPhase.PARALLEL
+        with HeadReader(context) as read:
+            self._fc = read("fc.weight", width, fused)
+            self._embedding = embedding_of(context, read)
+            self._hidden_norm = read("midlayer.hidden_norm.weight", width)
+            self._norm = read("norm.weight", width)
+            first = read_layer(read, m, "midlayer.", inputs=2 * width)
+            more = [read_layer(read, m, f"layers.{at}.") for at in range(1, m.num_hidden_layers)]
+            # A reduced vocabulary has a head of its own: the target's rows are other tokens.
+            own = read.seeded or read.has("lm_head.weight") or size != m.vocab_size
+            head = read("lm_head.weight", size, width) if own else context.weights.w_head
+            self.to_target = self._targets(context, read, size)
+            mask = read("mask_hidden", 1, 1, fused) if parallel else None
+        self._layers = DraftLayers(context, [first, *more])
         self._scorer = scorer(head, context.speculative.draft_lm_head_quantization)
-        self.to_target = self._targets(context, read, size)
-        self.mask_features: torch.Tensor | None = None
-        if context.speculative.speculator.draft_phase is DraftPhase.PARALLEL:
-            self.mask_features = self._fused(read("mask_hidden", 1, 1, fused).view(1, -1))
+        self.mask_features: torch.Tensor | None = (
+            None if mask is None else self._fused(mask.view(1, -1))
+        )
 
     def features(self, step: TargetStep) -> torch.Tensor | None:
         """Outputs of the target's chosen layers, fused to one state a row."""

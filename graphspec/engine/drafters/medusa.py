@@ -21,6 +21,8 @@ class MedusaHead:
     """Residual blocks x + silu(linear(x)), then a matrix over the vocabulary.
 
     Tensors: ``N.B.linear.weight`` [H, H] and its ``bias`` for block B of head N, and ``N.B.weight`` [V, H] after the last.
+    A checkpoint that states ``original_lm_head`` has the target's matrix in place of the heads' own; ``N.map.weight`` [H, H],
+    where it is there, turns a head's state into what that matrix reads.
     """
 
     def __init__(self, context: DraftContext, read: HeadReader, at: int, blocks: int) -> None:
@@ -32,12 +34,19 @@ class MedusaHead:
             )
             for b in range(blocks)
         ]
-        self._head = read(f"{at}.{blocks}.weight", vocabulary, width)
+        shared = context.stated("original_lm_head") is True
+        mapped = shared and (read.seeded or read.has(f"{at}.map.weight"))
+        self._map = read(f"{at}.map.weight", width, width) if mapped else None
+        self._head = (
+            context.weights.w_head if shared else read(f"{at}.{blocks}.weight", vocabulary, width)
+        )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, V] float32."""
         for weight, bias in self._blocks:
             hidden = (hidden + F.silu(product(hidden, weight) + bias)).contiguous()
+        if self._map is not None:
+            hidden = product(hidden, self._map).contiguous()
         return product(hidden, self._head).float()
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
@@ -45,6 +54,8 @@ class MedusaHead:
         named = {"head": self._head}
         for b, (weight, bias) in enumerate(self._blocks):
             named |= {f"{b}.weight": weight, f"{b}.bias": bias}
+        if self._map is not None:
+            named["map"] = self._map
         return named
 
 
@@ -64,10 +75,11 @@ class MedusaSpeculator:
     @classmethod
     def make(cls, context: DraftContext) -> "MedusaSpeculator":
         """Reads the heads' weights, or makes them from the seed."""
-        speculator, read = context.speculative.speculator, HeadReader(context)
+        speculator = context.speculative.speculator
         assert isinstance(speculator, MedusaSpeculatorConfig)
         blocks = context.model.num_hidden_layers
-        heads = [MedusaHead(context, read, at, blocks) for at in range(speculator.num_heads)]
+        with HeadReader(context) as read:
+            heads = [MedusaHead(context, read, at, blocks) for at in range(speculator.num_heads)]
         return cls(context, heads, speculator.top_k)
 
     def propose(self, step: TargetStep) -> list[Proposal]:

@@ -121,13 +121,16 @@ class MTPSpeculator:
     @classmethod
     def make(cls, context: DraftContext) -> "MTPSpeculator":
         """Reads the modules' weights, or makes them from the seed. No more modules run than drafts are ever wanted."""
-        read, speculator = HeadReader(context), context.speculative.speculator
+        speculator = context.speculative.speculator
         assert isinstance(speculator, MTPSpeculatorConfig)
         count = min(speculator.num_modules, context.spec.num_speculative_tokens)
+        with HeadReader(context) as read:
+            modules = [MTPModule(context, read, at) for at in range(count)]
+            embedding = embedding_of(context, read)
         return cls(
             context,
-            [MTPModule(context, read, at) for at in range(count)],
-            embedding_of(context, read),
+            modules,
+            embedding,
             scorer(context.weights.w_head, context.speculative.draft_lm_head_quantization),
         )
 
