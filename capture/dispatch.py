@@ -39,6 +39,10 @@ class Fallthrough(enum.Enum):
     DOWNGRADED = "full graphs were asked for, and the mode was lowered"
     NO_DRAFT_PHASE = "the method drafts nothing on the device at this depth"
     RAGGED_DRAFTS = "the drafter runs on ragged batches"
+    FIRST_PASS_ONLY = (
+        "the drafts come from the pass over what the target kept, which has no fixed shape"
+    )
+    DRAWN_ON_HOST = "a request draws its drafts, which the host does between passes"
     ABOVE_TOKEN_BUDGET = "the graph would hold more tokens than scheduler.max_num_batched_tokens"
     NOT_PLANNED = "the plan has no graph of this depth for so many requests"
     NOT_CAPTURABLE = "the program's steps cannot be captured in this phase and mode"

@@ -50,9 +50,9 @@ class CaptureKey:
     """A captured graph.
 
     A full graph runs `bucket` requests of `width` tokens each, and padding adds requests of the same k. `width` is 1 + k
-    for the target. For a draft phase it is the method's: 1 for a loop over one token, whose k passes are one graph, and
-    the block for a parallel pass. A piecewise graph runs `bucket` tokens of any requests, and its k is 0. `lora` is the
-    number of active adapters that it holds.
+    for the target. For a draft phase it is the method's: 1 for a loop over one token, whose passes after the first are
+    one graph, and the block for a parallel pass. A piecewise graph runs `bucket` tokens of any requests, and its k is 0.
+    `lora` is the number of active adapters that it holds.
     """
 
     phase: Phase = attrs.field(order=_value)

@@ -13,6 +13,7 @@ from graphspec.cache.units import CompileUnit, DynamicDim, TensorInput
 from graphspec.capture.backends.tape_lint import Illegal, noting
 from graphspec.capture.backends.tape_rules import CONSTANT, DATA_SHAPE, HOST_READ, RANDOM
 from graphspec.capture.keys import CaptureKey
+from graphspec.capture.pieces import pieces_of
 from graphspec.capture.plan import plan_capture
 from graphspec.capture.program import Program, captures_of, load_program
 from graphspec.errors import GraphspecError
@@ -159,8 +160,13 @@ class _Run:
                 source.fill_example(key, 0)
                 return True
 
-            if self._attempt(where, warmed):
-                self._noted(where, partial(source.step, key))
+            if not self._attempt(where, warmed):
+                continue
+            # What runs between pieces is in no graph, and may do what it likes.
+            pieces = pieces_of(source, key)
+            calls = [p.run for p in pieces or () if p.captured] or [partial(source.step, key)]
+            for call in calls:
+                self._noted(where, call)
 
     def _noted(self, where: str, call: Callable[[], Any]) -> None:
         def note(illegal: Illegal) -> None:

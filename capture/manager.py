@@ -11,10 +11,11 @@ from graphspec.capture.addresses import Addresses
 from graphspec.capture.agreement import agree_on_captured, others_told
 from graphspec.capture.attempts import CaptureListener, LostGraph, attempt_each
 from graphspec.capture.backends.base import Graph, GraphBackend
-from graphspec.capture.dispatch import Dispatch, Fallthrough, Step, dispatch
+from graphspec.capture.dispatch import Dispatch, Fallthrough, Step, dispatch, dispatch_draft
 from graphspec.capture.garbage import frozen_garbage
 from graphspec.capture.keys import CaptureKey
 from graphspec.capture.memory_model import GraphSample
+from graphspec.capture.pieces import PiecewiseGraph, capture_pieces, pieces_of, verify_pieces
 from graphspec.capture.plan import CapturePlan
 from graphspec.capture.ranks import OneRank, Ranks
 from graphspec.capture.routes import Routes
@@ -162,7 +163,8 @@ class CaptureManager:
         self._state = State.CAPTURED
 
     def verify(self) -> Sequence[Verified]:
-        """Runs each step eagerly and replays its graph, both on content that it was not captured on, and compares."""
+        """Runs each step eagerly and replays its graph, both on content that it was not captured on, and compares: of a
+        step in pieces, those that `verify_pieces` says."""
         self._require("verify", State.CAPTURED)
         return [self._verified(key) for key in self._plan.keys]
 
@@ -221,6 +223,14 @@ class CaptureManager:
         if self._state in _BEFORE_SEAL:
             return Dispatch(k=step.proposed_k, reason=Fallthrough.NOT_SEALED)
         return dispatch(self._plan, frozenset(), step)
+
+    def dispatch_draft(self, requests: int, k: int) -> Dispatch:
+        """The graph that makes `k` drafts for each of `requests` requests, or the reason why there is none."""
+        if self._routes is not None:
+            return self._routes.draft(requests, k)
+        if self._state in _BEFORE_SEAL:
+            return Dispatch(k=k, reason=Fallthrough.NOT_SEALED)
+        return dispatch_draft(self._plan, frozenset(), requests, k)
 
     def replay(self, key: CaptureKey) -> Sequence[torch.Tensor]:
         """Runs a captured step on the present content of the static buffers.
@@ -289,7 +299,12 @@ class CaptureManager:
     def _capture_one(self, key: CaptureKey) -> None:
         self._source.fill_example(key, 0)
         began = time.perf_counter()
-        graph = self._backend.capture(partial(self._source.step, key))
+        pieces = pieces_of(self._source, key)
+        graph: Graph = (
+            self._backend.capture(partial(self._source.step, key))
+            if pieces is None
+            else capture_pieces(self._backend, pieces)
+        )
         seconds = time.perf_counter() - began
         self._samples[key] = GraphSample(
             tokens=key.tokens,
@@ -320,10 +335,13 @@ class CaptureManager:
 
     def _verified(self, key: CaptureKey) -> Verified:
         self._source.fill_example(key, 1)
+        graph = self._graphs[key]
+        if isinstance(graph, PiecewiseGraph):
+            return verify_pieces(self._backend, key, graph)
         alone = [t.clone() for t in self._backend.warm(partial(self._source.step, key))]
         # The eager run may have written to its inputs.
         self._source.fill_example(key, 1)
-        return compare_outputs(key, alone, self._graphs[key].replay())
+        return compare_outputs(key, alone, graph.replay())
 
     def _require(self, action: str, *wanted: State) -> None:
         if self._state in wanted:

@@ -51,7 +51,8 @@ class CapturePlan:
     `buckets` has the sizes of each depth in requests, ascending, and `draft_buckets` those of the draft phase, whose
     requests have `draft_widths` tokens each. `token_buckets` are the sizes of piecewise graphs. `lora_cases` are the
     numbers of active adapters, 0 among them, ascending. `left_out` has the planned graphs that are not captured, each
-    with the reason; `no_verify` and `no_draft` say why there are no full graphs at all, where there are none.
+    with the reason; `no_verify` and `no_draft` say why there are no full graphs at all, where there are none. Depths of
+    `first_pass_only` draft, and have no pass of a fixed shape.
     """
 
     schedule: KSchedule
@@ -63,6 +64,7 @@ class CapturePlan:
     left_out: Mapping[CaptureKey, Fallthrough] = attrs.field(factory=dict)
     no_verify: Fallthrough = Fallthrough.NOT_FULL_MODE
     no_draft: Fallthrough = Fallthrough.NO_DRAFT_PHASE
+    first_pass_only: frozenset[int] = frozenset()
 
     @cached_property
     def planned(self) -> tuple[CaptureKey, ...]:
@@ -133,6 +135,8 @@ class CapturePlan:
         """Why `draft_key` has none."""
         if k == 0:
             return Fallthrough.NO_DRAFT_PHASE
+        if k in self.first_pass_only:
+            return Fallthrough.FIRST_PASS_ONLY
         otherwise = Fallthrough.NOT_PLANNED if self.draft_buckets else self.no_draft
         return self._why_left_out(DRAFT, k, requests, 0) or otherwise
 
@@ -272,7 +276,8 @@ def plan_capture(
     in_tiers = tier_buckets(schedule, buckets)
     beside = neighbours(schedule, without=buckets or ()) if spec.hysteresis else {}
     no_draft = _why_no_draft(spec)
-    drafted = {} if no_draft else draft_buckets(schedule, in_tiers)
+    drafting = {} if no_draft else draft_buckets(schedule, in_tiers)
+    drafted = {k: sizes for k, sizes in drafting.items() if _draft_passes(spec, k)}
     plan = CapturePlan(
         schedule=schedule,
         buckets={k: tuple(sorted({*sizes, *beside.get(k, ())})) for k, sizes in in_tiers.items()}
@@ -284,8 +289,9 @@ def plan_capture(
         lora_cases=adapter_cases(spec.lora.max_loras) if spec.lora else (0,),
         no_verify=_no_full(spec),
         no_draft=no_draft or Fallthrough.NO_DRAFT_PHASE,
+        first_pass_only=frozenset(drafting) - frozenset(drafted),
     )
-    too_large = (key for key in plan.planned if key.kind == VERIFY and key.tokens > budget)
+    too_large = (key for key in plan.planned if key.tokens > budget)
     beyond_source = (key for key in plan.planned if key.kind not in captures)
     return plan.without(too_large, Fallthrough.ABOVE_TOKEN_BUDGET).without(
         beyond_source, Fallthrough.NOT_CAPTURABLE
@@ -316,3 +322,7 @@ def _may_be_ragged(spec: EngineSpec, speculator: SpeculatorConfig) -> bool:
 
 def _draft_width(spec: EngineSpec, k: int) -> int:
     return spec.speculative.speculator.draft_tokens_per_request(k) if spec.speculative else 0
+
+
+def _draft_passes(spec: EngineSpec, k: int) -> int:
+    return spec.speculative.speculator.draft_passes(k) if spec.speculative else 0

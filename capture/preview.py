@@ -9,6 +9,7 @@ from graphspec.cache.load import keyed_units
 from graphspec.cache.opened import open_cache
 from graphspec.capture.left_out import left_out_of
 from graphspec.capture.plan import CapturePlan, plan_capture
+from graphspec.capture.plan_report import graph_as_dict
 from graphspec.capture.program import captures_of, load_program
 from graphspec.capture.report import Decisions
 from graphspec.capture.sizes import Buckets
@@ -58,10 +59,7 @@ class Preview:
                 for u in self.units
             ],
             "graphs": {
-                "planned": [
-                    {"phase": k.phase.value, "k": k.k, "requests": k.bucket, "tokens": k.tokens}
-                    for k in self.plan.keys
-                ],
+                "planned": [graph_as_dict(key) for key in self.plan.keys],
                 "reachable": len(self.plan.reachable()),
                 "fallthrough": list(self.plan.fallthrough()),
                 "left_out": [part.as_dict() for part in left_out_of(self.plan)],

@@ -81,7 +81,7 @@ class GraphReport:
 class Decisions:
     """What a contract granted of what was asked. `schedule` is None without speculation.
 
-    `cold_draft` names a method whose draft model no unit of the program reads: its first steps would compile.
+    `cold_draft` names a method whose draft model no unit of the program reads, so that nothing of it is compiled ahead.
     """
 
     mode: ModeDecision
@@ -118,8 +118,8 @@ class Decisions:
             found += [f"the dynamic depth table is not used: {r}" for r in self.schedule.reasons]
         if self.cold_draft:
             found.append(
-                f"drafting by {self.cold_draft} is not warmed: no unit of the program reads {_DRAFT_MODEL}, so the "
-                "draft model is neither compiled nor captured"
+                f"drafting by {self.cold_draft} is not compiled: no unit of the program reads {_DRAFT_MODEL}, so its "
+                "passes run the code as it is"
             )
         return found
 

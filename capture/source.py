@@ -9,7 +9,10 @@ from graphspec.capture.keys import CaptureKey
 
 
 class StepSource(Protocol):
-    """What an engine gives to be captured: decode steps on static buffers."""
+    """What an engine gives to be captured: decode steps on static buffers.
+
+    A source whose steps are captured in pieces also has ``pieces(key)``: see `graphspec.capture.pieces`.
+    """
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Every tensor that steps read or write at a fixed address, by name. Asked for at each replay."""

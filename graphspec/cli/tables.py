@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphspec.cache.load import UnitResult
+from graphspec.capture.plan_report import graph_as_dict
 from graphspec.capture.preview import Preview
 from graphspec.capture.report import Decisions, WarmupReport
 
@@ -77,7 +78,9 @@ def show_preview(seen: Preview) -> None:
     console.print(units)
     graphs = Table("phase", "k", "requests", "tokens")
     for key in seen.plan.keys:
-        graphs.add_row(key.phase.value, str(key.k), str(key.bucket), str(key.tokens))
+        told = graph_as_dict(key)
+        requests = "any" if told["requests"] is None else str(told["requests"])
+        graphs.add_row(key.phase.value, str(key.k), requests, str(key.tokens))
     console.print(graphs)
     falling = ", ".join(map(str, seen.plan.fallthrough())) or "none"
     _show_decisions(console, seen.decisions)

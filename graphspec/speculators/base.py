@@ -34,7 +34,7 @@ class DraftPhase(enum.Enum):
     NONE = "none"
     """Nothing on the device, or nothing of a fixed shape: drafts are looked up, or there are none."""
     AUTOREGRESSIVE = "autoregressive"
-    """A loop of k passes, each over one token a request."""
+    """A loop of k passes. The first also reads what the target kept; each other one is over one token a request."""
     PARALLEL = "parallel"
     """One pass that gives all k drafts."""
 
@@ -101,6 +101,15 @@ class SpeculatorConfig:
         if k == 0 or self.draft_phase is DraftPhase.NONE:
             return 0
         return 1 if self.draft_phase is DraftPhase.AUTOREGRESSIVE else k
+
+    def draft_passes(self, k: int) -> int:
+        """Passes of a fixed shape that the draft phase has at depth k: what one graph of it holds.
+
+        The first pass of a loop also reads what the target kept, a different number of rows each time. So a loop has k - 1.
+        """
+        if k == 0 or self.draft_phase is DraftPhase.NONE:
+            return 0
+        return k - 1 if self.draft_phase is DraftPhase.AUTOREGRESSIVE else 1
 
     @property
     def implementation(self) -> str | None:

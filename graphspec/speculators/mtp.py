@@ -35,6 +35,10 @@ class MTPSpeculatorConfig(DraftModelSpeculatorConfig):
         doc="Whether later iterations reuse the first one's sparse indices.",
     )
 
+    def draft_passes(self, k: int) -> int:
+        """Each module runs once over what the target kept; the last one is then run on for the other drafts."""
+        return max(0, k - self.num_modules)
+
     def needs_eagle_block_drop(self) -> bool:
         """Draft KV at a position is made from the token after it, so a matched prefix's last block is unproven."""
         return True

@@ -57,11 +57,21 @@ def test_every_method_class_states_how_it_drafts(cls):
     assert isinstance(vars(cls)["usual_draft_phase"], DraftPhase)
 
 
+def passes(example):
+    """One in parallel, none on the host; in a loop those after the first, of which each module has one."""
+    if example.draft_phase is DraftPhase.PARALLEL:
+        return [0, *[1] * 16]
+    first = getattr(example, "num_modules", 1)
+    looped = example.draft_phase is DraftPhase.AUTOREGRESSIVE
+    return [max(0, k - first) if looped else 0 for k in range(17)]
+
+
 @pytest.mark.parametrize("name", known_methods())
 def test_tokens_of_a_draft_pass_follow_from_its_phase(name):
     """None without a phase and at depth 0, one a request in a loop, the method's block in one pass."""
     for _, example in speculator_config_class(name).examples():
         tokens = example.draft_tokens_per_request
+        assert [example.draft_passes(k) for k in range(17)] == passes(example)
         assert tokens(0) == 0
         if example.draft_phase is DraftPhase.PARALLEL:
             assert all(1 <= tokens(k) <= k + 1 for k in range(1, 17))

@@ -40,7 +40,7 @@ def piece(tokens):
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model"])
 def test_a_loop_drafts_one_token_a_request_in_the_buckets_of_its_tiers(method):
-    """One graph a bucket holds the k passes of its tier; where k is 0, nothing is drafted."""
+    """One graph a bucket holds the passes of its tier after the first; where k is 0, nothing is drafted."""
     drafts = of_kind(plan_of(method), DRAFT)
     assert {(key.k, key.bucket) for key in drafts} == {
         *((4, size) for size in range(1, 9)),
@@ -56,6 +56,32 @@ def test_a_block_is_drafted_at_once(method, width):
     drafts = of_kind(plan_capture(spec, captures=EVERY_KIND), DRAFT)
     assert drafts
     assert {key.tokens / key.bucket for key in drafts} == {width}
+
+
+@pytest.mark.parametrize(
+    ("method", "first"), [("eagle", 1), ("draft_model", 1), ("mtp multi-module", 2)]
+)
+def test_a_loop_without_a_pass_after_the_first_has_no_graph_and_says_so(method, first):
+    """What the target kept has another number of rows each time: the pass over it is in no graph, and where all drafts come
+    from there nothing is left to capture. With several modules each has such a pass."""
+    tiers = [(1, 8, 4), (9, 16, first), (17, 20, 0)]
+    plan = plan_of(method, section={"num_speculative_tokens_per_batch_size": tiers})
+    assert {key.k for key in of_kind(plan, DRAFT)} == {4}
+    routes = Routes.of(plan, frozenset(plan.keys))
+    assert routes.draft(10, first).reason is Fallthrough.FIRST_PASS_ONLY
+    assert routes.draft(3, 4).key.bucket == 3
+    eager = plan_of(method, section={"enforce_eager": True})
+    assert eager.why_no_draft(first, 10) is Fallthrough.NOT_FULL_MODE
+
+
+def test_a_block_that_exceeds_the_token_budget_is_left_out_and_says_so():
+    """A draft pass holds no more tokens than a step of the target may."""
+    spec = resolved_case("dflash", {"num_speculative_tokens": 4}, scheduler=SMALL)
+    spec = attrs.evolve(spec, scheduler=attrs.evolve(spec.scheduler, max_num_batched_tokens=32))
+    plan = plan_capture(spec, captures=EVERY_KIND)
+    drafts = of_kind(plan, DRAFT)
+    assert max(key.bucket for key in drafts) == spec.max_num_draft_seqs == 6
+    assert plan.why_no_draft(4, 7) is Fallthrough.ABOVE_TOKEN_BUDGET
 
 
 def test_drafts_from_the_host_have_no_graph_and_say_so():
