@@ -10,7 +10,13 @@ import attrs
 from graphspec.capture.dispatch import Fallthrough, depth_to_verify
 from graphspec.capture.keys import FULL_VERIFY, CaptureKey, GraphKind, GraphMode, Phase
 from graphspec.capture.ladder import adapter_cases, token_ladder
-from graphspec.capture.sizes import Buckets, draft_buckets, neighbours, tier_buckets
+from graphspec.capture.sizes import (
+    Buckets,
+    draft_buckets,
+    neighbours,
+    shallower,
+    tier_buckets,
+)
 from graphspec.config.schedule import KSchedule
 from graphspec.resolve.spec import EngineSpec
 from graphspec.speculators.base import DraftPhase, SpeculatorConfig
@@ -265,7 +271,8 @@ def plan_capture(
 
     `captures` has the phases and modes that the engine's steps can be captured in: graphs of others are left out, and
     say so. `buckets` gives sizes of one's own by depth, such as `best_ladder` finds, and just these; depths that it does
-    not name keep the ladder, with compilation.hysteresis also a bucket on either side of each tier. Raises
+    not name keep the ladder, with compilation.hysteresis also a bucket on either side of each tier, and with adaptive
+    verification the sizes of deeper ones. Raises
     `CaptureError` for buckets that the schedule cannot use.
     """
     schedule, granted, budget = (
@@ -274,13 +281,18 @@ def plan_capture(
         spec.scheduler.max_num_batched_tokens,
     )
     in_tiers = tier_buckets(schedule, buckets)
-    beside = neighbours(schedule, without=buckets or ()) if spec.hysteresis else {}
+    given = buckets or ()
+    beside = neighbours(schedule, without=given) if spec.hysteresis else {}
+    trimmed = shallower(in_tiers, without=given) if _trims(spec) else {}
     no_draft = _why_no_draft(spec)
     drafting = {} if no_draft else draft_buckets(schedule, in_tiers)
     drafted = {k: sizes for k, sizes in drafting.items() if _draft_passes(spec, k)}
     plan = CapturePlan(
         schedule=schedule,
-        buckets={k: tuple(sorted({*sizes, *beside.get(k, ())})) for k, sizes in in_tiers.items()}
+        buckets={
+            k: tuple(sorted({*sizes, *beside.get(k, ()), *trimmed.get(k, ())}))
+            for k, sizes in in_tiers.items()
+        }
         if granted.decode_is_full
         else {},
         draft_buckets=drafted,
@@ -301,6 +313,11 @@ def plan_capture(
 def _no_full(spec: EngineSpec) -> Fallthrough:
     lowered = spec.mode.asked.decode_is_full and not spec.mode.granted.decode_is_full
     return Fallthrough.DOWNGRADED if lowered else Fallthrough.NOT_FULL_MODE
+
+
+def _trims(spec: EngineSpec) -> bool:
+    rule = spec.speculative.verification if spec.speculative else None
+    return rule is not None and rule.enable_adaptive_verification
 
 
 def _why_no_draft(spec: EngineSpec) -> Fallthrough | None:

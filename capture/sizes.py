@@ -1,5 +1,5 @@
-"""Which sizes a plan captures for each depth: the ladder within each tier, neighbours for hysteresis, or sizes of one's
-own."""
+"""Which sizes a plan captures for each depth: the ladder within each tier, neighbours for hysteresis, those of deeper drafts
+that are trimmed, or sizes of one's own."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,6 +42,21 @@ def neighbours(schedule: KSchedule, without: Collection[int] = ()) -> Buckets:
         above = ladder[bisect_left(ladder, last + 1) :][:1]
         sizes.setdefault(k, set()).update(below, above)
     return {k: tuple(sorted(found)) for k, found in sizes.items()}
+
+
+def shallower(buckets: Buckets, without: Collection[int] = ()) -> Buckets:
+    """For each depth the sizes of all deeper ones, but for depths of `without`: a batch whose drafts are trimmed to a depth of
+    the schedule keeps its size.
+
+    >>> shallower({3: (1, 2), 1: (3, 4), 0: (5,)})
+    {3: (), 1: (1, 2), 0: (1, 2, 3, 4)}
+    """
+    return {
+        k: ()
+        if k in without
+        else tuple(sorted({size for other in buckets if other > k for size in buckets[other]}))
+        for k in buckets
+    }
 
 
 def draft_buckets(schedule: KSchedule, buckets: Buckets) -> Buckets:

@@ -1,6 +1,7 @@
 """How many drafts are worth verifying: the budget of a step, and how it is dealt to the requests."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -42,15 +43,33 @@ def deal(scores: Sequence[Sequence[float]], budget: int) -> list[int]:
     >>> deal([[0.9, 0.72, 0.36], [0.4, 0.36, 0.324]], 3)
     [2, 1]
     """
+    lengths = [0] * len(scores)
+    for request in _in_order(scores)[: max(budget, 0)]:
+        lengths[request] += 1
+    return lengths
+
+
+def longest_dealt(scores: Sequence[Sequence[float]]) -> list[int]:
+    """The largest of the lengths that `deal` gives, by budget from 0 to that of all drafts.
+
+    >>> longest_dealt([[0.9, 0.72, 0.36], [0.4, 0.36, 0.324]])
+    [0, 1, 2, 2, 3, 3, 3]
+    """
+    lengths, longest = [0] * len(scores), [0]
+    for request in _in_order(scores):
+        lengths[request] += 1
+        longest.append(max(longest[-1], lengths[request]))
+    return longest
+
+
+def _in_order(scores: Sequence[Sequence[float]]) -> list[int]:
+    """The request of each draft, best scores first."""
     ranked = sorted(
         (-score, request, step)
         for request, row in enumerate(scores)
         for step, score in enumerate(row)
     )
-    lengths = [0] * len(scores)
-    for _, request, _ in ranked[: max(budget, 0)]:
-        lengths[request] += 1
-    return lengths
+    return [request for _, request, _ in ranked]
 
 
 @attrs.frozen
@@ -92,15 +111,15 @@ class CostTable:
 
     def at(self, size: int) -> float:
         """Seconds of a step of this size."""
-        points = list(zip(self.sizes, self.costs, strict=True))
-        following = next((i for i, (s, _) in enumerate(points) if s >= size), None)
-        if following is None:
+        sizes, costs, following = self.sizes, self.costs, bisect_left(self.sizes, size)
+        if following == len(sizes):
             # Behind all of them, where the last two lead; a single one leads nowhere.
-            (s0, c0), (s1, c1) = points[max(len(points) - 2, 0)], points[-1]
-        elif size <= self.captured or points[following - 1][0] <= self.captured:
-            return points[following][1]
+            before, following = max(len(sizes) - 2, 0), len(sizes) - 1
+        elif following == 0 or size <= self.captured or sizes[following - 1] <= self.captured:
+            return costs[following]
         else:
-            (s0, c0), (s1, c1) = points[following - 1], points[following]
+            before = following - 1
+        s0, c0, s1, c1 = sizes[before], costs[before], sizes[following], costs[following]
         return c1 if s1 == s0 else c0 + (c1 - c0) * (size - s0) / (s1 - s0)
 
 

@@ -14,6 +14,8 @@ from graphspec.kernels.verify import verify_drafts
 from graphspec.kernels.verify_values import Sampling
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
 
@@ -45,6 +47,24 @@ def tree_depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
+def seen_rows(parents: Sequence[int]) -> "npt.NDArray[np.bool_]":
+    """Whether row i attends to row j: numpy bool [drafts + 1, drafts + 1]. See `tree_mask`."""
+    import numpy as np
+
+    check_tree(parents)
+    rows = len(parents) + 1
+    # A row as the bits of one integer: a row of numpy for each draft would take ten times as long.
+    bits = [1]
+    for at, parent in enumerate(parents):
+        bits.append(bits[parent + 1] | 2 << at)
+    size = -(-rows // 8)
+    packed = np.frombuffer(b"".join(b.to_bytes(size, "little") for b in bits), dtype=np.uint8)
+    seen: npt.NDArray[np.bool_] = np.unpackbits(
+        packed.reshape(rows, size), axis=1, count=rows, bitorder="little"
+    ).view(np.bool_)
+    return seen
+
+
 def tree_mask(parents: Sequence[int]) -> "torch.Tensor":
     """Whether row i attends to row j: bool [drafts + 1, drafts + 1]. To itself and to what it follows, and to no other
     draft; every row also attends to all of the request's context before row 0.
@@ -53,12 +73,7 @@ def tree_mask(parents: Sequence[int]) -> "torch.Tensor":
     """
     import torch
 
-    check_tree(parents)
-    rows = len(parents) + 1
-    mask = torch.eye(rows, dtype=torch.bool)
-    for at, parent in enumerate(parents):
-        mask[at + 1] |= mask[parent + 1]
-    return mask
+    return torch.from_numpy(seen_rows(parents))
 
 
 def longest_path(parents: Sequence[int], drafts: Sequence[int], nexts: Sequence[int]) -> list[int]:
@@ -146,14 +161,21 @@ def verify_trees(
     nexts, broken = verdict.tokens[:, 0].tolist(), verdict.broken.tolist()
     results, first = [], 0
     for ids, tree, size in zip(drafts, parents, sizes, strict=True):
-        results.append(_kept(ids, tree, nexts[first : first + size], broken[first : first + size]))
+        results.append(
+            verdict_on(ids, tree, nexts[first : first + size], broken[first : first + size])
+        )
         first += size
     return results
 
 
-def _kept(
+def verdict_on(
     drafts: Sequence[int], parents: Sequence[int], nexts: Sequence[int], broken: Sequence[bool]
 ) -> TreeVerdict:
+    """What becomes of one tree, where `nexts` has the target's token after each row, and `broken` says which rows have none.
+
+    >>> verdict_on([5, 6, 7], [-1, -1, 1], [6, 0, 7, 8], [False] * 4).tokens
+    (6, 7, 8)
+    """
     # A padded draft is -1, and so is the token of a row that is broken: neither is ever equal to the other.
     tokens = [-2 if b else n for n, b in zip(nexts, broken, strict=True)]
     path = longest_path(parents, drafts, tokens)

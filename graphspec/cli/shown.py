@@ -26,6 +26,7 @@ FORWARDS = (
     "uses_aux_hidden_states",
     "aux_hidden_state_layer_ids",
     "uses_draft_kv_cache",
+    "drafts_in_trees",
     "max_num_new_slots_for_drafting",
     "max_num_draft_seqs",
     "max_draft_len",

@@ -10,7 +10,7 @@ import torch
 
 SCHEMA = (
     "paged_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) cache, Tensor slots, Tensor block_tables, "
-    "Tensor context_lens, Tensor query_starts) -> Tensor"
+    "Tensor context_lens, Tensor query_starts, Tensor? unseen=None) -> Tensor"
 )
 _library = torch.library.Library("graphspec", "FRAGMENT")
 _library.define(SCHEMA)
@@ -25,16 +25,18 @@ def paged_attention(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     query_starts: torch.Tensor,
+    unseen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Writes `k` and `v` into the cache, then attends causally; returns [tokens, heads * head_dim].
 
     q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; cache: [2, blocks, block_size, kv_heads,
     head_dim]; slots: [tokens] int64, position in the cache of each new token; block_tables: [requests, width] int64;
     context_lens: [requests] int64, tokens of each request with the new ones; query_starts: [requests + 1] int64, first
-    row of each request in q.
+    row of each request in q; unseen: [tokens, any] bool, the new tokens of its own request that a row does not attend to,
+    of those before it in the order of slots: beside it in a tree of drafts.
     """
     out: torch.Tensor = torch.ops.graphspec.paged_attention.default(
-        q, k, v, cache, slots, block_tables, context_lens, query_starts
+        q, k, v, cache, slots, block_tables, context_lens, query_starts, unseen
     )
     return out
 
@@ -53,22 +55,26 @@ def attend_by_request(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     query_starts: torch.Tensor,
+    unseen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The CPU kernel: requests of equal rows and similar context together, others one after another."""
     _write(k, v, cache, slots)
     starts, lens = query_starts.tolist(), context_lens.tolist()
+    if unseen is not None and not bool(unseen.any()):
+        unseen = None
     widest, count = max(lens), len(lens)
     uniform = starts == list(range(0, starts[-1] + 1, max(1, starts[1])))
     # Together each request pays for the longest context; that is worth it up to about twice the work.
     if uniform and widest * count <= 2 * sum(lens):
-        return _attend(q, cache, block_tables, context_lens, widest, count)
+        return _attend(q, cache, block_tables, context_lens, widest, count, unseen)
     out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
     for request, context in enumerate(lens):
         first, last = starts[request], starts[request + 1]
         if last > first:
             one = slice(request, request + 1)
+            beside = None if unseen is None else unseen[first:last]
             out[first:last] = _attend(
-                q[first:last], cache, block_tables[one], context_lens[one], context, 1
+                q[first:last], cache, block_tables[one], context_lens[one], context, 1, beside
             )
     return out
 
@@ -80,6 +86,7 @@ def _attend(
     context_lens: torch.Tensor,
     widest: int,
     count: int,
+    unseen: torch.Tensor | None,
 ) -> torch.Tensor:
     """Attention of `count` requests with equally many rows over contexts of at most `widest` tokens."""
     tokens, heads, head_dim = q.shape
@@ -98,6 +105,8 @@ def _attend(
     if rows > 1 or count > 1:
         positions = context_lens[:, None] - rows + torch.arange(rows)
         hidden = torch.arange(widest) > positions[:, :, None]
+        if unseen is not None:
+            hidden = hidden | _placed(unseen.view(count, rows, -1), context_lens - rows, widest)
         scores.view(count, kv_heads, shared, rows, widest).masked_fill_(
             hidden[:, None, None], float("-inf")
         )
@@ -109,6 +118,15 @@ def _attend(
     )
 
 
+def _placed(unseen: torch.Tensor, first: torch.Tensor, widest: int) -> torch.Tensor:
+    """`unseen` [requests, rows, any] in columns of the context [requests, rows, widest], from column `first` [requests] on."""
+    requests, rows, width = unseen.shape
+    columns = first[:, None, None] + torch.arange(width)
+    context = torch.zeros(requests, rows, widest + width, dtype=torch.bool)
+    context.scatter_(2, columns.expand(requests, rows, width), unseen)
+    return context[..., :widest]
+
+
 def attend_static(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -118,6 +136,7 @@ def attend_static(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     query_starts: torch.Tensor,
+    unseen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The GPU kernel: every shape static, nothing read by the host, so it can be captured.
 
@@ -138,7 +157,14 @@ def attend_static(
     )
     grouped = q.view(tokens, kv_heads, heads // kv_heads, head_dim)
     scores = torch.matmul(grouped, keys.transpose(2, 3)) * head_dim**-0.5
-    seen = torch.arange(table.shape[1] * block_size, device=q.device) <= position[:, None]
+    columns = torch.arange(table.shape[1] * block_size, device=q.device)
+    seen = columns <= position[:, None]
+    if unseen is not None:
+        # Negative for tokens that the context had before.
+        among_new = columns - (position + query_starts[request] - rows)[:, None]
+        width = unseen.shape[1]
+        beside = unseen.gather(1, among_new.clamp(0, width - 1))
+        seen = seen & ~(beside & (among_new >= 0) & (among_new < width))
     scores = scores.masked_fill(~seen[:, None, None, :], float("-inf"))
     return torch.matmul(torch.softmax(scores, dim=-1), values).reshape(tokens, heads * head_dim)
 

@@ -22,7 +22,9 @@ class Request:
     """A request in flight. Ids rise with arrival, so the smaller id has the higher priority.
 
     `tokens` are those of the prompt and all that were accepted; keys and values of the first `computed` are in the cache.
-    `drafts` follow them and wait to be verified. `limit` is the most tokens that there may be, the prompt's included.
+    `drafts` follow them and wait to be verified; `parents` are those of drafts that form a tree, -1 for one that follows the
+    last token, and empty for a chain; `scores` are the chances that each is reached and kept, where somebody has an opinion.
+    `limit` is the most tokens that there may be, the prompt's included.
     `seed` is that of its random numbers.
     `margins` has for each accepted token how far its logit lay above the second best.
     """
@@ -35,6 +37,8 @@ class Request:
     seed: int = 0
     computed: int = 0
     drafts: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
     margins: tuple[float, ...] = ()
     text: TextSoFar = attrs.field(factory=TextSoFar)
     counts: Counts = attrs.field(factory=Counts)

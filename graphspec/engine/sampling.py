@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import attrs
 
 from graphspec.errors import Problem, RequestError
+from graphspec.kernels.tree import verdict_on
 
 
 def _ids(given: Iterable[int]) -> frozenset[int]:
@@ -85,12 +86,19 @@ class Accepted:
     """What verification gave one request in one step: the drafts that were right, then one token more.
 
     `margins` has for each token how far its logit lay above the second best, where the best was taken. `broken` says that
-    a row of logits was no distribution (a NaN, say): what comes before it is good, and nothing can follow.
+    a row of logits was no distribution (a NaN, say): what comes before it is good, and nothing can follow. `kept` has the
+    indices of the right drafts of a tree, from the first on; None for a chain, where they are the first ones.
     """
 
     tokens: tuple[int, ...]
     margins: tuple[float, ...] = ()
     broken: bool = False
+    kept: tuple[int, ...] | None = None
+
+    @property
+    def right(self) -> int:
+        """How many drafts were right."""
+        return len(self.tokens) - (not self.broken)
 
 
 def accept_greedy(drafts: Sequence[int], best: Sequence[int], margins: Sequence[float]) -> Accepted:
@@ -104,3 +112,18 @@ def accept_greedy(drafts: Sequence[int], best: Sequence[int], margins: Sequence[
         rows += 1
     whole = next((row for row in range(rows) if math.isnan(margins[row])), rows)
     return Accepted(tokens=tuple(best[:whole]), margins=tuple(margins[:whole]), broken=whole < rows)
+
+
+def accept_greedy_tree(
+    drafts: Sequence[int], parents: Sequence[int], best: Sequence[int], margins: Sequence[float]
+) -> Accepted:
+    """As `accept_greedy`, for drafts that form a tree: the longest path that the target would write itself is right."""
+    broken = [math.isnan(m) for m in margins]
+    verdict = verdict_on(drafts, parents, best, broken)
+    rows = [0, *(draft + 1 for draft in verdict.kept)][: len(verdict.tokens)]
+    return Accepted(
+        tokens=verdict.tokens,
+        margins=tuple(margins[row] for row in rows),
+        broken=verdict.broken,
+        kept=verdict.kept,
+    )

@@ -9,6 +9,7 @@ all of its own and waits to be computed again. So the first request always goes 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -19,6 +20,21 @@ from graphspec.engine.request import Delta, Request
 from graphspec.engine.sampling import Accepted
 from graphspec.engine.stop import Decode, FinishReason, apply_stops
 from graphspec.resolve.spec import EngineSpec
+
+
+class Trim(Protocol):
+    """How many drafts of each request a step verifies: see `graphspec.engine.adaptive`."""
+
+    def __call__(
+        self,
+        scores: Sequence[Sequence[float]],
+        *,
+        sampling: int,
+        size: Callable[[int, int], int],
+    ) -> Sequence[int]:
+        """`scores` has the chances of each request's drafts, `sampling` counts the requests that come to a new token, and
+        `size` gives the tokens of a step, padding included, by its longest drafts and the number of all."""
+        ...
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +76,8 @@ class Scheduled:
     """One request's part of a step: its tokens from `position` on, the last `drafts` of which are drafts.
 
     `samples` says whether the tokens reach the last one that is known, so that new ones come of it; otherwise they are a
-    chunk of a prompt. `copy` is a block to copy (from, to) before the step.
+    chunk of a prompt. `copy` is a block to copy (from, to) before the step. `parents` are those of drafts that form a tree,
+    empty for a chain. `trimmed` drafts were left out, as not worth their time.
     """
 
     request: int
@@ -70,6 +87,8 @@ class Scheduled:
     samples: bool
     blocks: tuple[int, ...]
     copy: tuple[int, int] | None = None
+    parents: tuple[int, ...] = ()
+    trimmed: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -135,7 +154,8 @@ class Scheduler:
     """The requests of an engine, running and waiting, each in order of arrival; all running ones arrived before all waiting.
 
     `route` answers how a step runs: `CaptureManager.dispatch`, or the rule behind it on a plan. `end_of_text` ends a
-    request, and `decode` gives the text of tokens; without it there are no texts.
+    request, and `decode` gives the text of tokens; without it there are no texts. `trim` says how many drafts of each request
+    are worth their time; without it all are verified.
     """
 
     def __init__(
@@ -146,12 +166,14 @@ class Scheduler:
         *,
         end_of_text: frozenset[int] = frozenset(),
         decode: Decode | None = None,
+        trim: Trim | None = None,
     ) -> None:
         self.limits = limits
         self.kv = kv
         self._route = route
         self._end_of_text = end_of_text
         self._decode = decode
+        self._trim = trim
         self._running: dict[int, Request] = {}
         self._waiting: dict[int, Request] = {}
         self._proposed_k = 0
@@ -239,11 +261,27 @@ class Scheduler:
         room = min(r.limit - 1, self.limits.longest_drafted) - len(r.tokens)
         return max(0, min(depth, room))
 
-    def propose(self, drafts: Mapping[int, Sequence[int]]) -> None:
-        """The drafts for the next step, of requests that `wanted` some. Longer ones are cut."""
+    def propose(
+        self,
+        drafts: Mapping[int, Sequence[int]],
+        *,
+        parents: Mapping[int, Sequence[int]] | None = None,
+        scores: Mapping[int, Sequence[float]] | None = None,
+    ) -> None:
+        """The drafts for the next step, of requests that `wanted` some. Longer ones are cut: of a tree the first nodes stay,
+        which are one too, since parents come before children.
+
+        `parents` are those of drafts that form a tree; `scores` the chances that drafts are reached and kept, which never
+        rise along a request: all that drafts have one where the scheduler was given a `trim`.
+        """
         for id_, tokens in drafts.items():
             request, most = self._running[id_], self.wanted(id_, self._proposed_k)
-            self._running[id_] = attrs.evolve(request, drafts=tuple(tokens[:most]))
+            self._running[id_] = attrs.evolve(
+                request,
+                drafts=tuple(tokens[:most]),
+                parents=tuple((parents or {}).get(id_, ())[:most]),
+                scores=tuple((scores or {}).get(id_, ())[:most]),
+            )
 
     def _slots(self, request: Request, tokens: int) -> int:
         lookahead = self.limits.lookahead if request.params.speculate else 0
@@ -270,7 +308,7 @@ class Scheduler:
         self.kv.release(request.id)
         del self._running[request.id]
         counts = attrs.evolve(request.counts, preempted=request.counts.preempted + 1)
-        again = attrs.evolve(request, computed=0, drafts=(), counts=counts)
+        again = attrs.evolve(request, computed=0, drafts=(), parents=(), scores=(), counts=counts)
         # It arrived before all that wait.
         self._waiting = {request.id: again, **self._waiting}
 
@@ -309,6 +347,8 @@ class Scheduler:
         proposed_k = self._proposed_k if any(r.drafts for r in requests) else 0
         route = self._route(Step(requests=len(requests), proposed_k=proposed_k, prefill=False))
         parts = tuple(self._part(r, packing, route.k) for r in requests)
+        if self._trim is not None and any(part.drafts for part in parts):
+            parts, route = self._trimmed(self._trim, parts, route, prefill=prefill)
         if prefill:
             sizes = {len(part.tokens) for part in parts}
             route = self._route(
@@ -341,7 +381,49 @@ class Scheduler:
             samples=start + len(known) == len(request.tokens),
             blocks=self.kv.blocks(request.id),
             copy=packing.copies.get(request.id),
+            parents=request.parents[: len(drafts)],
         )
+
+    def _trimmed(
+        self, trim: Trim, parts: Sequence[Scheduled], route: Dispatch, *, prefill: bool
+    ) -> tuple[tuple[Scheduled, ...], Dispatch]:
+        """The parts with the drafts that are worth their time, and the smallest graph for what is left."""
+        deepest = max(part.drafts for part in parts)
+        graphs = {}
+        if not prefill:
+            graphs = {n: self._smallest(len(parts), n, route.k) for n in range(deepest + 1)}
+        others = sum(len(part.tokens) - part.drafts for part in parts)
+
+        def size(longest: int, drafts: int) -> int:
+            graph = graphs.get(longest)
+            return others + drafts if graph is None or graph.key is None else graph.key.tokens
+
+        lengths = trim(
+            [self._running[part.request].scores[: part.drafts] for part in parts],
+            sampling=sum(part.samples for part in parts),
+            size=size,
+        )
+        kept = tuple(
+            attrs.evolve(
+                part,
+                tokens=part.tokens[: len(part.tokens) - part.drafts + length],
+                drafts=length,
+                parents=part.parents[:length],
+                trimmed=part.drafts - length,
+            )
+            for part, length in zip(parts, lengths, strict=True)
+        )
+        return kept, graphs.get(max(lengths)) or route
+
+    def _smallest(self, requests: int, longest: int, deepest: int) -> Dispatch | None:
+        """The way to the graph of fewest tokens, of those whose depth holds `longest` drafts and is at most `deepest`."""
+        depths = {k for k in self.limits.schedule.depths if longest <= k <= deepest}
+        ways = [
+            self._route(Step(requests=requests, proposed_k=k, prefill=False))
+            for k in sorted(depths)
+        ]
+        full = [w for w in ways if w.reason is None and w.key is not None and w.k in depths]
+        return min(full, key=lambda way: way.key.tokens if way.key else 0, default=None)
 
     def _extended(
         self, before: Request, part: Scheduled, new: Accepted
@@ -363,11 +445,13 @@ class Scheduler:
             # What was accepted last was sampled, and is not computed yet.
             computed=len(tokens) - 1,
             drafts=(),
+            parents=(),
+            scores=(),
             text=ending.text,
             counts=attrs.evolve(
                 counts,
                 steps=counts.steps + 1,
-                drafted=counts.drafted + part.drafts,
+                drafted=counts.drafted + part.drafts + part.trimmed,
                 accepted=counts.accepted + max(0, kept - 1),
             ),
         )

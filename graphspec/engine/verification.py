@@ -1,6 +1,6 @@
 """Verification of a step: which drafts of each request the target keeps, and the token behind them.
 
-The one place where the engine meets `graphspec.kernels.verify_drafts`. Where every request is greedy under an exact
+The one place where the engine meets `graphspec.kernels.verify_drafts`, and `verify_trees` for drafts that form trees. Where every request is greedy under an exact
 method, the best tokens that the step returns anyway are enough.
 """
 
@@ -12,9 +12,11 @@ import torch
 from graphspec.config.speculative import RejectionSampleMethod
 from graphspec.engine.outputs import StepOutputs
 from graphspec.engine.request import Request
-from graphspec.engine.sampling import Accepted, accept_greedy
+from graphspec.engine.sampling import Accepted, accept_greedy, accept_greedy_tree
 from graphspec.engine.scheduler import Scheduled
+from graphspec.errors import Problem, SpecError
 from graphspec.kernels import FlyRule, Sampling, Verdict, verify_drafts
+from graphspec.kernels.tree import verify_trees
 from graphspec.resolve.spec import EngineSpec
 from graphspec.resolve.verification import VerificationSpec
 
@@ -36,6 +38,20 @@ class Rows:
         return tokens[len(tokens) - self.part.drafts :]
 
 
+def check_trees(spec: EngineSpec) -> None:
+    """Raises `SpecError` for a rule that no tree of drafts can be verified by, where the contract has trees."""
+    rule = spec.speculative.verification if spec.speculative else None
+    if rule is None or not spec.drafts_in_trees or rule.rejection_sample_method in _EXACT:
+        return
+    raise SpecError(
+        Problem(
+            where="speculative.rejection_sample_method",
+            found=f"{rule.rejection_sample_method.value} for trees of drafts",
+            wanted="standard or block: a tree is kept as far as the target itself would write it",
+        )
+    )
+
+
 def verify_step(
     spec: EngineSpec,
     rows: Sequence[Rows],
@@ -53,12 +69,21 @@ def verify_step(
     best, margins = outputs.best.tolist(), outputs.margin.tolist()
     made: dict[int, Accepted] = {}
     sampled: list[Rows] = []
+    trees: list[Rows] = []
     for r in rows:
-        if r.request.params.greedy and method in _EXACT:
-            here = slice(r.first, r.first + 1 + r.part.drafts)
+        here = slice(r.first, r.first + 1 + r.part.drafts)
+        if r.part.parents and not r.request.params.greedy:
+            trees.append(r)
+        elif r.part.parents:
+            made[r.request.id] = accept_greedy_tree(
+                r.drafts, r.part.parents, best[here], margins[here]
+            )
+        elif r.request.params.greedy and method in _EXACT:
             made[r.request.id] = accept_greedy(r.drafts, best[here], margins[here])
         else:
             sampled.append(r)
+    if trees:
+        made.update(_sampled_trees(trees, outputs.logits, implementation))
     # Each request's outcome is its own whatever the batch, so those with and without draft logits may go one by one.
     for drawn in (False, True):
         group = [r for r in sampled if (r.request.id in draft_logits) is drawn]
@@ -77,26 +102,17 @@ def _sampled(
     draft_probs: torch.Tensor | None,
     implementation: str,
 ) -> Mapping[int, Accepted]:
-    device, params = logits.device, [r.request.params for r in group]
+    device = logits.device
     rule = spec.speculative.verification if spec.speculative else None
-    at = [r.first + row for r in group for row in range(1 + r.part.drafts)]
     drafts = [token for r in group for token in r.drafts]
     ends = [0]
     for r in group:
         ends.append(ends[-1] + r.part.drafts)
     verdict: Verdict = verify_drafts(
-        logits.index_select(0, torch.tensor(at, device=device)),
+        _logits_of(group, logits),
         torch.tensor(drafts, dtype=torch.int64, device=device),
         torch.tensor(ends, dtype=torch.int64, device=device),
-        sampling=Sampling.of(
-            temperature=[p.temperature for p in params],
-            seed=[r.request.seed for r in group],
-            position=[len(r.request.tokens) for r in group],
-            top_k=[p.top_k for p in params],
-            top_p=[p.top_p for p in params],
-            min_p=[p.min_p for p in params],
-            device=str(device),
-        ),
+        sampling=_sampling_of(group, device),
         methods=method,
         draft_probs=draft_probs,
         fly=_fly_of(rule),
@@ -111,6 +127,41 @@ def _sampled(
             group, verdict.tokens.tolist(), counts, broken, strict=True
         )
     }
+
+
+def _sampled_trees(
+    group: Sequence[Rows], logits: torch.Tensor, implementation: str
+) -> Mapping[int, Accepted]:
+    """Whatever the drafts were drawn from, the target's own tokens decide: see `verify_trees`."""
+    verdicts = verify_trees(
+        _logits_of(group, logits),
+        [r.drafts for r in group],
+        [r.part.parents for r in group],
+        sampling=_sampling_of(group, logits.device),
+        implementation=implementation,
+    )
+    return {
+        r.request.id: Accepted(tokens=v.tokens, broken=v.broken, kept=v.kept)
+        for r, v in zip(group, verdicts, strict=True)
+    }
+
+
+def _logits_of(group: Sequence[Rows], logits: torch.Tensor) -> torch.Tensor:
+    at = [r.first + row for r in group for row in range(1 + r.part.drafts)]
+    return logits.index_select(0, torch.tensor(at, device=logits.device))
+
+
+def _sampling_of(group: Sequence[Rows], device: torch.device) -> Sampling:
+    params = [r.request.params for r in group]
+    return Sampling.of(
+        temperature=[p.temperature for p in params],
+        seed=[r.request.seed for r in group],
+        position=[len(r.request.tokens) for r in group],
+        top_k=[p.top_k for p in params],
+        top_p=[p.top_p for p in params],
+        min_p=[p.min_p for p in params],
+        device=str(device),
+    )
 
 
 def _fly_of(rule: VerificationSpec | None) -> FlyRule | None:

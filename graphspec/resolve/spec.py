@@ -206,6 +206,11 @@ class EngineSpec:
         return self._speculator.uses_draft_kv_cache
 
     @property
+    def drafts_in_trees(self) -> bool:
+        """Whether the drafts that a step verifies may form trees, of at most k nodes each."""
+        return self._speculator.drafts_in_trees
+
+    @property
     def max_num_new_slots_for_drafting(self) -> int:
         """Token slots that drafting adds to each request's part of the target's batch."""
         return self._speculator.max_num_new_slots_for_drafting(self.num_speculative_tokens)

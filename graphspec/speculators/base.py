@@ -112,6 +112,12 @@ class SpeculatorConfig:
         return k - 1 if self.draft_phase is DraftPhase.AUTOREGRESSIVE else 1
 
     @property
+    def drafts_in_trees(self) -> bool:
+        """Whether drafts of a request may form a tree. Each of the k drafts is a node and takes a slot; a step of less depth
+        verifies the first ones, so a drafter names each parent before its children and the likeliest nodes first."""
+        return False
+
+    @property
     def implementation(self) -> str | None:
         """Dotted name of the drafter that the engine imports."""
         return self.speculator_class

@@ -4,9 +4,10 @@ Nothing in graphspec names this module. Its distribution registers it under the 
 ``graphspec.methods``, exactly as another package would.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from graphspec.config.speculative import SpeculativeConfig
+from graphspec.config.speculative import RejectionSampleMethod, SpeculativeConfig
 from graphspec.errors import Problem
 from graphspec.fields import Stage, config_class, keyed
 from graphspec.frozen import FrozenMap
@@ -46,6 +47,11 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
     def bakes_k_into_graphs(self) -> bool:
         """All heads run in one pass."""
         return True
+
+    @property
+    def drafts_in_trees(self) -> bool:
+        """With several candidates a head."""
+        return self.top_k > 1
 
     @property
     def uses_draft_kv_cache(self) -> bool:
@@ -92,17 +98,19 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
     def checkpoint_problems(
         cls, config: Checkpoint, target: Checkpoint, section: SpeculativeConfig
     ) -> list[Problem]:
-        """Width as for any head, and not more drafts than heads."""
+        """Width as for any head, and not more drafts than the heads' candidates make: one a head, or a whole tree."""
         problems = super().checkpoint_problems(config, target, section)
         heads, k = checkpoint.find_count(config, _HEADS), section.num_speculative_tokens
-        if heads is not None and k is not None and k > heads:
+        top_k = _top_k(section)
+        if heads is not None and k is not None and k > _nodes(heads, top_k):
+            shape = f"the checkpoint's {heads} heads, one a draft"
+            if top_k > 1:
+                shape = f"{_nodes(heads, top_k)}: {top_k} candidates of each of the checkpoint's {heads} heads"
             problems.append(
-                Problem(
-                    where="num_speculative_tokens",
-                    found=show(k),
-                    wanted=f"at most the checkpoint's {heads} heads, one a draft",
-                )
+                Problem(where="num_speculative_tokens", found=show(k), wanted=f"at most {shape}")
             )
+        if top_k > 1:
+            problems.extend(_tree_problems(section))
         return problems
 
     @classmethod
@@ -113,9 +121,38 @@ class MedusaSpeculatorConfig(EagleSpeculatorConfig):
     @classmethod
     def configure(cls, setup: Setup) -> Self:
         """Heads as the checkpoint states; `top_k` from ``speculator_options``."""
-        options = setup.section.speculator_options or {}
         return cls(
             num_heads=checkpoint.find_count(setup.draft or {}, _HEADS)
             or setup.num_speculative_tokens,
-            top_k=options.get("top_k", 1),  # type: ignore[arg-type]
+            top_k=(setup.section.speculator_options or {}).get("top_k", 1),  # type: ignore[arg-type]
+        )
+
+
+def _top_k(section: SpeculativeConfig) -> int:
+    """Candidates a head; 1 where the option is no number, which `configure` refuses."""
+    stated = (section.speculator_options or {}).get("top_k", 1)
+    return stated if type(stated) is int and stated > 0 else 1
+
+
+def _nodes(heads: int, top_k: int) -> int:
+    """Nodes of the whole tree: each level has `top_k` for each node of the one above."""
+    return sum(top_k**depth for depth in range(1, heads + 1))
+
+
+def _tree_problems(section: SpeculativeConfig) -> Iterator[Problem]:
+    """What works on chains alone."""
+    rule = section.rejection_sample_method
+    if rule in (RejectionSampleMethod.FLY, RejectionSampleMethod.SYNTHETIC):
+        yield Problem(
+            where="rejection_sample_method",
+            found=f"{rule.value} for a tree of drafts",
+            wanted="standard or block: a tree is kept as far as the target itself would write it",
+            hint="speculator_options.top_k 1 drafts a chain",
+        )
+    if section.enable_adaptive_verification:
+        yield Problem(
+            where="enable_adaptive_verification",
+            found="true for a tree of drafts",
+            wanted="false: chances are learned by place in a chain",
+            hint="speculator_options.top_k 1 drafts a chain",
         )

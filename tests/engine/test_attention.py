@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from graphspec.engine.attention import attend_by_request, attend_static
+from graphspec.engine.trees import rows_of_trees
 
 HEADS, KV_HEADS, DIM, BLOCK = 6, 2, 8, 4
 KERNELS = [attend_by_request, attend_static]
@@ -83,3 +84,43 @@ def test_new_keys_and_values_land_in_their_slots(kernel):
         untouched = torch.ones(flat.shape[0], dtype=torch.bool)
         untouched[slots] = False
         assert torch.equal(flat[untouched], cache[part].view(-1, KV_HEADS, DIM)[untouched])
+
+
+TREES = [
+    [(9, (-1, -1, 0, 0)), (3, (-1, 0, 1, 1))],
+    [(9, (-1, -1, 0, 0)), (60, ())],
+    [(0, (-1, -1, -1)), (17, (-1, 0, -1, 2)), (5, ())],
+]
+"""Requests as (context before, parents of drafts); those without drafts have a chain of nine rows."""
+
+
+def path_to(parents, row):
+    path = [row]
+    while row:
+        row = parents[row - 1] + 1
+        path.append(row)
+    return path[::-1]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("trees", TREES)
+def test_a_row_of_a_tree_attends_to_its_context_and_its_path(kernel, trees):
+    """Each gives what it gives alone behind its context and its path; requests without a tree are causal, also longer ones."""
+    spans = [(before, len(parents) + 1 if parents else 9) for before, parents in trees]
+    q, k, v, cache, slots, tables, lens, starts = batch(spans)
+    rows = [
+        (before, count, parents) for (before, count), (_, parents) in zip(spans, trees, strict=True)
+    ]
+    unseen = rows_of_trees(rows, 5).unseen
+    out = kernel(q, k, v, cache.clone(), slots, tables, lens, starts, unseen)
+    written = cache.clone()
+    for part, new in ((0, k), (1, v)):
+        written[part].view(-1, KV_HEADS, DIM)[slots] = new
+    for r, (before, count, parents) in enumerate(rows):
+        keys, values = (written[part][tables[r]].reshape(-1, KV_HEADS, DIM) for part in (0, 1))
+        for row in range(count):
+            path = path_to(parents, row) if parents else range(row + 1)
+            seen = [*range(before), *(before + other for other in path)]
+            mine = int(starts[r]) + row
+            wanted = plain(q[mine : mine + 1], keys[seen], values[seen], len(seen))
+            torch.testing.assert_close(out[mine : mine + 1], wanted, rtol=1e-5, atol=1e-5)

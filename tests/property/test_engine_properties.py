@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from graphspec.config.schedule import KSchedule
 from graphspec.engine.kv_manager import KVLimits
 from graphspec.engine.scheduler import StepLimits, chunk_of
-from support.engine_sim import VOCABULARY, Sim, continuation
-from support.shadow_kv import WrongRead, check_ownership
+from support.engine_sim import VOCABULARY, Sim, continuation, tree_around
+from support.shadow_kv import ShadowCache, WrongRead, check_ownership
 
 TOKENS = st.integers(0, VOCABULARY - 1)
 
@@ -73,10 +73,13 @@ class EngineMachine(RuleBasedStateMachine):
         block_size=st.integers(1, 4),
         blocks=st.integers(3, 40),
         budget=st.integers(1, 24),
+        trees=st.booleans(),
         seed=st.randoms(use_true_random=False),
     )
-    def start(self, drafter, schedule, block_size, blocks, budget, seed):
+    def start(self, drafter, schedule, block_size, blocks, budget, trees, seed):
         def guess(request, wanted):
+            if trees:
+                return tree_around(seed, request.tokens, seed.randint(0, wanted))
             drafts = continuation(request.tokens, wanted)
             if seed.random() < 0.5:
                 at = seed.randrange(wanted)
@@ -169,6 +172,25 @@ def test_the_shadow_notices_blocks_of_another_tenant():
     sim.arrive(prompt, max_tokens=2, cache_salt="another")
     with pytest.raises(WrongRead):
         sim.run()
+
+
+def test_the_shadow_notices_a_branch_that_was_not_moved(monkeypatch):
+    """What was kept of a tree lies between what was not: without the move the next step, or who finds the block, reads that."""
+
+    def second_branch(request, wanted):
+        right = continuation(request.tokens, 1)
+        return [(right[0] + 1) % VOCABULARY, *right], [-1, -1]
+
+    def run():
+        sim = engine(NGRAM, FULL_DEPTH, 4, 30, 64, second_branch)
+        sim.arrive([0, 1, 2], max_tokens=9)
+        sim.run()
+        assert set(sim.kept) >= {(1,)}
+
+    run()
+    monkeypatch.setattr(ShadowCache, "move", lambda *given: None)
+    with pytest.raises(WrongRead):
+        run()
 
 
 @given(

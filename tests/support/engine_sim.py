@@ -7,8 +7,9 @@ from graphspec.config.schedule import KSchedule
 from graphspec.engine.block_hashes import block_digest
 from graphspec.engine.kv_manager import KVManager
 from graphspec.engine.request import Request
-from graphspec.engine.sampling import SamplingParams, accept_greedy
+from graphspec.engine.sampling import SamplingParams, accept_greedy, accept_greedy_tree
 from graphspec.engine.scheduler import Scheduler, StepLimits
+from graphspec.kernels.adaptive import survival
 from support.shadow_kv import ShadowCache, check_ownership
 
 VOCABULARY = 3
@@ -38,6 +39,25 @@ def continuation(tokens, count):
     return made[len(tokens) :]
 
 
+def ways_to(parents, drafts):
+    """The tokens on the way to each row of a tree: none for row 0, and the draft itself last."""
+    ways = [[]]
+    for parent, draft in zip(parents, drafts, strict=True):
+        ways.append([*ways[parent + 1], draft])
+    return ways
+
+
+def tree_around(made, tokens, size, after=next_token, vocabulary=VOCABULARY):
+    """A random tree of `size` drafts behind `tokens`: more often than not a draft is what the model says there."""
+    drafts, parents = [], []
+    for at in range(size):
+        parents.append(made.randint(-1, at - 1))
+        way = ways_to(parents[:-1], drafts)[parents[-1] + 1]
+        right = after([*tokens, *way])
+        drafts.append(right if made.random() < 0.6 else made.randrange(vocabulary))
+    return drafts, parents
+
+
 def rule_of(schedule):
     """Dispatch for an engine whose graphs hold each tier's largest batch, as `CapturePlan` has it."""
     holds = {k: last for _, last, k in schedule.tiers}
@@ -57,19 +77,20 @@ def rule_of(schedule):
 class Sim:
     """Steps a scheduler. Each run checks reads, ownership, the token budget and the reserved slots.
 
-    `guess(request, tokens, wanted)` gives drafts. A drafter that keeps keys and values has a shadow of its own, whose
-    slots depend on `prefill_lookahead` tokens more.
+    `guess(request, wanted)` gives drafts, or a tuple: drafts, the parents that make them a tree or None, and if wanted the
+    chances of each. A drafter that keeps keys and values has a shadow of its own, whose slots depend on `prefill_lookahead`
+    tokens more.
     """
 
-    def __init__(self, limits, kv_limits, guess, *, digest=block_digest, route=None):
+    def __init__(self, limits, kv_limits, guess, *, digest=block_digest, route=None, trim=None):
         self.limits, self.kv = limits, KVManager(kv_limits, digest)
-        self.scheduler = Scheduler(limits, self.kv, route or rule_of(limits.schedule))
+        self.scheduler = Scheduler(limits, self.kv, route or rule_of(limits.schedule), trim=trim)
         self.guess = guess
         shape = kv_limits.block_size, kv_limits.num_blocks
         self.target = ShadowCache(*shape)
         self.drafter = ShadowCache(*shape, reach=limits.prefill_lookahead)
         self.outputs, self.texts = {}, []
-        self.plans, self.most_lookahead = [], 0
+        self.plans, self.kept, self.most_lookahead = [], [], 0
         self._ids, self._begun = 0, {}
 
     def arrive(self, prompt, **params):
@@ -128,12 +149,23 @@ class Sim:
             assert part.drafts <= plan.route.k
             assert part.position + len(part.tokens) - part.drafts <= len(request.tokens)
             rows = range(part.position, part.position + len(part.tokens))
+            if part.parents:
+                self._write_tree(part, request)
+                continue
             self.target.write(request.params.cache_salt, tokens, part.blocks, rows)
         for part in plan.requests:
             request, tokens = before[part.request], self._tokens(part, before)
-            self.target.read(request.params.cache_salt, tokens, part.blocks, len(tokens))
+            read = len(tokens) - len(part.parents)
+            self.target.read(request.params.cache_salt, tokens, part.blocks, read)
             left = len(request.tokens) - len(tokens) if not part.samples else 0
             assert left == 0 or left >= self.limits.prefill_lookahead
+
+    def _write_tree(self, part, request):
+        assert part.tokens[:1] == request.tokens[-1:]
+        assert len(part.tokens) == 1 + len(part.parents)
+        for row, way in enumerate(ways_to(part.parents, part.tokens[1:])):
+            salt, text = request.params.cache_salt, [*request.tokens, *way]
+            self.target.write_as(salt, text, part.blocks, part.position + row)
 
     def _tokens(self, part, before):
         return before[part.request].tokens[: part.position] + part.tokens
@@ -141,13 +173,25 @@ class Sim:
     def _verified(self, part, before):
         if not part.samples:
             return None
+        if part.parents:
+            return self._verified_tree(part, before[part.request])
         tokens = self._tokens(part, before)
         start = len(tokens) - part.drafts
         best = [next_token(tokens[:end]) for end in range(start, len(tokens) + 1)]
         return accept_greedy(tokens[start:], best, [1.0] * len(best))
 
+    def _verified_tree(self, part, request):
+        ways = ways_to(part.parents, part.tokens[1:])
+        best = [next_token([*request.tokens, *way]) for way in ways]
+        made = accept_greedy_tree(part.tokens[1:], part.parents, best, [1.0] * len(best))
+        self.kept.append(made.kept)
+        for at, draft in enumerate(made.kept):
+            self.target.move(part.blocks, part.position + 1 + draft, part.position + 1 + at)
+        return made
+
     def _draft(self, plan, before):
-        now, drafts = {r.id: r for r in self.scheduler.running}, {}
+        now = {r.id: r for r in self.scheduler.running}
+        drafts, parents, scores = {}, {}, {}
         for part in plan.requests:
             request = now.get(part.request)
             if request is None:
@@ -156,8 +200,12 @@ class Sim:
                 self._drafter_pass(part, request)
             wanted = self.scheduler.wanted(request.id, plan.depth)
             if wanted:
-                drafts[request.id] = self.guess(request, wanted)
-        self.scheduler.propose(drafts)
+                drafts[request.id] = guessed = self.guess(request, wanted)
+                if isinstance(guessed, tuple):
+                    drafts[request.id], tree, *chances = guessed
+                    parents[request.id] = tree or ()
+                    scores[request.id] = survival(*chances) if chances else ()
+        self.scheduler.propose(drafts, parents=parents, scores=scores)
 
     def _drafter_pass(self, part, request):
         """The drafter computes what the step computed, where the tokens that it reads ahead are known, and again what it

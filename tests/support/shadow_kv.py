@@ -40,6 +40,16 @@ class ShadowCache:
             if self._slots[self.slot(blocks, position)] != self._of(contents, position):
                 raise WrongRead(f"position {position} of {salt!r} {list(tokens)}")
 
+    def write_as(self, salt: str, tokens: Sequence[int], blocks: Sequence[int], place: int) -> None:
+        """Writes the last of `tokens` at the slot of another position: where a row of a tree lies."""
+        self._slots[self.slot(blocks, place)] = self._of(
+            self._contents(salt, tokens), len(tokens) - 1
+        )
+
+    def move(self, blocks: Sequence[int], source: int, target: int) -> None:
+        """Copies the slot of one position to that of another."""
+        self._slots[self.slot(blocks, target)] = self._slots[self.slot(blocks, source)]
+
     def copy(self, source: int, target: int) -> None:
         size = self._block_size
         self._slots[target * size : (target + 1) * size] = self._slots[
