@@ -9,6 +9,7 @@ import torch
 
 from graphspec.capture.buffers import Padding, StaticBuffer
 from graphspec.engine.block_pool import SCRATCH_BLOCK
+from graphspec.engine.trees import rows_of_trees
 from graphspec.errors import CaptureError, Problem
 from graphspec.kernels.batch import Requests, Rows
 from graphspec.kernels.registry import choose
@@ -25,19 +26,23 @@ _LARGE = 1e4
 class RequestRows:
     """One request's part of a step: its new tokens, the position of the first, and its blocks in order.
 
-    `padding` rows at the end are computed and ignored; their keys and values go to the scratch block.
+    `padding` rows at the end are computed and ignored; their keys and values go to the scratch block. `parents` are those of
+    the tokens behind the first, where these are drafts that form a tree: a draft stands behind its parent, and sees no other
+    branch. Empty for a chain.
     """
 
     tokens: Sequence[int]
     position: int
     blocks: Sequence[int]
     padding: int = 0
+    parents: Sequence[int] = ()
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class StepBuffers:
     """Inputs of a step. The first rows are in use; what lies behind them is stale and not read. `prepare` is the kernel that
-    makes the rows."""
+    makes the rows. `unseen` [rows, 1 + k] are the new tokens of its request that a row does not see, where drafts may form
+    trees; else None."""
 
     token_ids: StaticBuffer
     positions: StaticBuffer
@@ -45,6 +50,7 @@ class StepBuffers:
     block_tables: StaticBuffer
     context_lens: StaticBuffer
     query_starts: StaticBuffer
+    unseen: StaticBuffer | None
     block_size: int
     prepare: Callable[[Requests, Rows], Rows]
 
@@ -92,7 +98,24 @@ class StepBuffers:
             Rows(**into),
         )
         self.block_tables.leave(len(requests))
+        self._write_trees(requests, rows)
         return rows
+
+    def _write_trees(self, requests: Sequence[RequestRows], rows: int) -> None:
+        """Positions of drafts by their depth, and what they do not see of the branches beside theirs."""
+        if self.unseen is None:
+            assert not any(r.parents for r in requests), "a tree, by a contract without them"
+            return
+        trees = rows_of_trees(
+            [(r.position, len(r.tokens) + r.padding, r.parents) for r in requests],
+            self.unseen.tensor.shape[1],
+        )
+        self.unseen.copy_in(trees.unseen)
+        self.unseen.leave(rows)
+        positions = self.positions.tensor
+        positions.index_copy_(
+            0, trees.rows.to(positions.device), trees.positions.to(positions.device)
+        )
 
     def _check_blocks(self, requests: Sequence[RequestRows]) -> None:
         """A token past its request's blocks would be written to the scratch block, and be lost without a word."""
@@ -124,8 +147,10 @@ def allocate_buffers(spec: EngineSpec, *, debug_padding: bool = False) -> StepBu
     block_size, blocks = spec.kv_cache.block_size, spec.kv_cache.num_blocks
     width = -(-longest // block_size)
 
-    def buffer(name: str, *shape: int, poison: int = 0, unread: int) -> StaticBuffer:
-        zeros = torch.zeros(shape, dtype=torch.int64, device=device)
+    def buffer(
+        name: str, *shape: int, poison: int = 0, unread: int, dtype: torch.dtype = torch.int64
+    ) -> StaticBuffer:
+        zeros = torch.zeros(shape, dtype=dtype, device=device)
         return StaticBuffer(name, zeros, Padding(poison=poison, unread=unread), debug=debug_padding)
 
     return StepBuffers(
@@ -138,6 +163,11 @@ def allocate_buffers(spec: EngineSpec, *, debug_padding: bool = False) -> StepBu
         block_tables=buffer("block_tables", requests, width, unread=blocks),
         context_lens=buffer("context_lens", requests, unread=_NOWHERE),
         query_starts=buffer("query_starts", requests + 1, unread=_NOWHERE),
+        unseen=buffer(
+            "unseen", tokens, spec.uniform_decode_query_len, unread=1, dtype=torch.bool
+        )
+        if spec.drafts_in_trees
+        else None,
         block_size=block_size,
         prepare=choose("batch", device=device).implementation.load(),
     )

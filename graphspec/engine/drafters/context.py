@@ -8,6 +8,7 @@ import torch
 from graphspec.config.model import ModelSpec
 from graphspec.config.speculative import DraftSampleMethod
 from graphspec.engine.drafters.protocol import Computed
+from graphspec.engine.drafters.sampling import Draws
 from graphspec.engine.weights import Weights
 from graphspec.errors import Problem, SpecError
 from graphspec.resolve.spec import EngineSpec, SpeculativeSpec
@@ -61,6 +62,20 @@ class DraftContext:
             verification is not None
             and verification.draft_sample_method is DraftSampleMethod.PROBABILISTIC
         )
+
+    @property
+    def wants_margins(self) -> bool:
+        """Whether the engine learns from drafts' margins which are kept: adaptive verification without a confidence head."""
+        verification = self.speculative.verification
+        return (
+            verification is not None
+            and verification.enable_adaptive_verification
+            and self.speculative.speculator.adaptive_verification_uses_draft_logits
+        )
+
+    def draws(self, request: Computed) -> Draws:
+        """What a request's drafts are collected in."""
+        return Draws(request, self.samples, self.wants_margins)
 
     def depth(self, request: Computed) -> int:
         """Drafts to make: as wanted, within the length that the draft model is good for."""

@@ -50,13 +50,15 @@ class Proposal:
 
     `logits`: [drafts, vocabulary] float32, of the distribution that drafts were sampled from; None for drafts taken as
     sure (the best token, or one that was looked up). `confidence`: probability for each draft that it is accepted if
-    those before it are, where the drafter has an opinion. `parents`: for drafts that form a tree, the index of each one's
-    parent, -1 for the root's children; None for a chain.
+    those before it are, where the drafter has an opinion. `margins`: for each draft how far its logit, the best, lies above
+    the next, where `DraftContext.wants_margins`. `parents`: for drafts that form a tree, the index of each one's parent, -1
+    for those that follow the last token; None for a chain. Parents come before children, and the likeliest nodes first.
     """
 
     tokens: Sequence[int] = ()
     logits: torch.Tensor | None = None
     confidence: Sequence[float] | None = None
+    margins: Sequence[float] | None = None
     parents: Sequence[int] | None = None
 
 

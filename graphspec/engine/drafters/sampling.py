@@ -6,6 +6,7 @@ import attrs
 import torch
 
 from graphspec.engine.drafters.protocol import Computed, Proposal
+from graphspec.kernels.adaptive_model import margin_of
 from graphspec.kernels.verify_random import DRAFT, words
 
 
@@ -21,7 +22,8 @@ def draft_uniform(seed: int, position: int) -> float:
 
 @attrs.define(eq=False)
 class Draws:
-    """The drafts of one request while they are made. With `samples`, a temperature above 0 draws them.
+    """The drafts of one request while they are made. With `samples`, a temperature above 0 draws them; `with_margins` keeps
+    how far each one's best logit lies above the next.
 
     Draft logits count by their temperature alone: filters such as top-k would change which drafts are accepted and not
     what is generated.
@@ -29,9 +31,11 @@ class Draws:
 
     request: Computed
     samples: bool
+    with_margins: bool = False
     tokens: list[int] = attrs.field(factory=list)
     logits: list[torch.Tensor] = attrs.field(factory=list)
     confidence: list[float] = attrs.field(factory=list)
+    margins: list[float] = attrs.field(factory=list)
 
     @property
     def drawn(self) -> bool:
@@ -60,7 +64,10 @@ class Draws:
             rows = torch.stack(self.logits)
             logits = rows if to_target is None else spread(rows, to_target, vocabulary)
         return Proposal(
-            tokens=tuple(self.tokens), logits=logits, confidence=tuple(self.confidence) or None
+            tokens=tuple(self.tokens),
+            logits=logits,
+            confidence=tuple(self.confidence) or None,
+            margins=tuple(self.margins) if self.with_margins else None,
         )
 
 
@@ -84,4 +91,8 @@ def take_each(
 ) -> list[int]:
     """The next draft of each request from its row of `logits` [rows, draft vocabulary]; one copy to the host for all."""
     best = logits.argmax(-1).tolist()
+    if any(d.with_margins for d, _ in draws):
+        pairs = logits.topk(2, dim=-1).values.tolist()
+        for d, row in draws:
+            d.margins.append(margin_of(*pairs[row]))
     return [d.take(best[row], logits[row], to_target) for d, row in draws]
