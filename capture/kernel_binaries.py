@@ -18,6 +18,7 @@ from graphspec.config.device import Target
 from graphspec.errors import OfflineMissError, Problem
 from graphspec.kernels.preload import install, preload
 from graphspec.kernels.resources import Resources
+from graphspec.kernels.seal import KernelSeal
 from graphspec.kernels.targets import GpuTarget, compile_variant, options_for, triton_version
 from graphspec.kernels.variants import Variant, kernel_modules, variants_of
 from graphspec.keys.encoding import EPOCH, encode
@@ -210,6 +211,16 @@ def warm_kernels(
     put_in_place(variants, target, results)
     preload(variants, target)
     return [_as_unit(r) for r in results]
+
+
+def seal_kernels(spec: EngineSpec, *, strict: bool = False) -> KernelSeal | None:
+    """The seal of an engine that is ready, closed: from now on a kernel that is compiled is counted in its `seen`, or with
+    `strict` one of graphspec's is a `KernelError` at the launch. None where no kernel of ours can run."""
+    if spec.device.target is not Target.CUDA or importlib.util.find_spec("triton") is None:
+        return None
+    seal = KernelSeal(strict=strict)
+    seal.close()
+    return seal
 
 
 def _as_unit(result: KernelResult) -> UnitResult:

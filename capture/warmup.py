@@ -12,7 +12,8 @@ from graphspec.cache.opened import open_cache
 from graphspec.capture.agreement import Facts, agree_on, others_told
 from graphspec.capture.backends.base import GraphBackend
 from graphspec.capture.backends.tape import TapeBackend
-from graphspec.capture.kernel_binaries import warm_kernels
+from graphspec.capture.host_kernels import keep_host_code_in, warm_ngram_code
+from graphspec.capture.kernel_binaries import seal_kernels, warm_kernels
 from graphspec.capture.left_out import left_out_of
 from graphspec.capture.manager import CaptureManager
 from graphspec.capture.memory_model import GraphCosts
@@ -28,17 +29,23 @@ from graphspec.capture.timeline import Timeline
 from graphspec.config.device import Target
 from graphspec.fields import Stage
 from graphspec.kernels.ngram_warm import ngram_backend, warm_ngram
+from graphspec.kernels.seal import KernelSeal, compiling_is_meant
 from graphspec.resolve.spec import EngineSpec
 from graphspec.speculators.ngram import NgramSpeculatorConfig
 
 
 @attrs.frozen(kw_only=True)
 class Ready:
-    """A warmed engine: its step source, its sealed graphs, and the report of how it got there."""
+    """A warmed engine: its step source, its sealed graphs, and the report of how it got there.
+
+    On a GPU `kernel_seal` counts the Triton kernels that are compiled from now on, or with `strict` refuses graphspec's. It
+    watches the whole process until it is opened.
+    """
 
     source: StepSource
     manager: CaptureManager
     report: WarmupReport
+    kernel_seal: KernelSeal | None = None
 
 
 def warmup(
@@ -62,7 +69,7 @@ def warmup(
     of the ladder's, as for `plan_capture`. Raises `OfflineMissError` for
     units that the cache lacks where the contract forbids compiling, and `CaptureError` where ranks do not agree.
     """
-    return make_ready(
+    ready = make_ready(
         spec,
         cache_dir=cache_dir,
         jobs=jobs,
@@ -71,9 +78,14 @@ def warmup(
         ranks=ranks,
         costs=costs,
         buckets=buckets,
-    ).report
+    )
+    if ready.kernel_seal is not None:
+        # The engine goes with this call; a seal would watch those that come after it.
+        ready.kernel_seal.open()
+    return ready.report
 
 
+@compiling_is_meant()
 def make_ready(
     spec: EngineSpec,
     *,
@@ -85,7 +97,11 @@ def make_ready(
     costs: GraphCosts | None = None,
     buckets: Buckets | None = None,
 ) -> Ready:
-    """What `warmup` does, with the engine that came of it, ready to run steps."""
+    """What `warmup` does, with the engine that came of it, ready to run steps.
+
+    From then on, on a GPU, `Ready.kernel_seal` counts each Triton kernel that is compiled, and with `strict` a launch that
+    would compile one of graphspec's is a `KernelError`. The process keeps code that numba compiles later in the same cache.
+    """
     ranks = ranks or OneRank()
     told = Timeline(progress)
     clock = _Clock(told)
@@ -121,7 +137,12 @@ def make_ready(
                 offline=cache.offline,
             )
             results = [*results, *warm_kernels(spec, cache, strict=strict)]
-            cache.record(results)
+        keep_host_code_in(cache)
+        if _drafts_in_compiled_code(spec):
+            with clock.phase("drafter"):
+                results = [*results, *warm_ngram_code(cache, strict=strict)]
+                warm_ngram()
+        cache.record(results)
         with clock.phase("weights"):
             source = program.start(artifacts)
     manager = CaptureManager(plan, source, _backend(spec), ranks)
@@ -131,9 +152,6 @@ def make_ready(
         manager.capture(lambda key: told.graph_done("capture", key), strict=strict)
     with clock.phase("verify"):
         verified = manager.verify()
-    if _drafts_in_compiled_code(spec):
-        with clock.phase("drafter"):
-            warm_ngram()
     told.ended()
     manager.seal()
     report = WarmupReport(
@@ -159,7 +177,12 @@ def make_ready(
         seconds=clock.elapsed(),
         timeline=told.spans(),
     )
-    return Ready(source=source, manager=manager, report=report)
+    return Ready(
+        source=source,
+        manager=manager,
+        report=report,
+        kernel_seal=seal_kernels(spec, strict=strict),
+    )
 
 
 def _drafts_in_compiled_code(spec: EngineSpec) -> bool:

@@ -22,16 +22,14 @@ class _Rows(Protocol):
 
     def draft(self, slot: int, k: int) -> list[int]: ...
 
-    def advance(
-        self, slots: Any, keep: Any, tokens: Any, starts: Any, k: int, drafts: Any, counts: Any
-    ) -> int: ...
+    def advance(self, slots: Any, keep: Any, tokens: Any, starts: Any, k: int) -> int: ...
 
 
 class NgramIndex:
     """Drafts for requests in numbered slots, equal to `propose_ngram` after every append and every truncation.
 
     Appending and cutting off cost O(max_n) a token, and an answer costs O(k), whatever the length of the context. An
-    append that doubles a slot's tables costs a build of the slot, which on average is O(max_n) a token again. Colliding
+    append that doubles a slot's table costs a build of the slot, which on average is O(max_n) a token again. Colliding
     hashes cost time and never a wrong draft: see `graphspec.kernels.ngram_compiled` for the bound.
 
     Memory: `bytes_per_token` for each token of a request, in address space that is reserved when the index is made.
@@ -75,14 +73,18 @@ class NgramIndex:
         self.backend_reason = warmed.reason if warmed else "backend='python' was asked for"
         self.k = k
         self._longest = max_model_len
-        self._levels = max_n - min_n + 1
-        self._latest = tie == "latest"
+        self._links = max_n - min_n + 1 if tie == "latest" else 0
+        self.drafts = np.full((slots, k), -1, np.int32)
+        self.counts = np.zeros(slots, np.int32)
+        self._nothing = np.zeros(0, np.int32)
         arguments: dict[str, Any] = {
             "slots": slots,
             "min_n": min_n,
             "max_n": max_n,
             "max_model_len": max_model_len,
             "tie": tie,
+            "drafts": self.drafts,
+            "counts": self.counts,
         }
         self._rows: _Rows
         if self.backend == "numba":
@@ -93,20 +95,15 @@ class NgramIndex:
             from graphspec.kernels.ngram_python import PythonRows
 
             self._rows = PythonRows(**arguments)
-        self.drafts = np.full((slots, k), -1, np.int32)
-        self.counts = np.zeros(slots, np.int32)
-        self._nothing = np.zeros(0, np.int32)
-        # Appends outside of a step leave the step's results alone.
-        self._unread = np.zeros((slots, 0), np.int32), np.zeros(slots, np.int32)
 
     @property
     def bytes_per_token(self) -> int:
         """Most bytes that a token of a request takes in the compiled index, pages that are in part used aside.
 
-        The token, its longest match, for each n a table entry at a load of a quarter to a half, and with
-        `tie="latest"` for each n the place before. Plain Python takes some 100 to 200 bytes for each n instead.
+        The token, one table entry at a load of a quarter to a half, and with `tie="latest"` for each n the latest place and
+        the one before. Plain Python takes some 100 to 200 bytes for each n instead.
         """
-        return 4 + 1 + self._levels * (16 + 4 * self._latest)
+        return 4 + 16 + 8 * self._links
 
     def length(self, slot: int = 0) -> int:
         """Tokens that the slot's request has."""
@@ -146,7 +143,8 @@ class NgramIndex:
         step overwrites both, whole: slots that are not in the step, or that sampled nothing, have count 0, and what lies
         past a count is -1. Raises `KernelError` before anything is changed.
         """
-        k = self._depth(k)
+        if not 0 <= k <= self.k:
+            self._depth(k)
         rows = _ids(slots, "slots")
         kept = self._nothing if keep is None else _ids(keep, "keep")
         if keep is not None and len(kept) != len(rows):
@@ -158,14 +156,15 @@ class NgramIndex:
                 )
             )
         given = (rows, kept, _ids(tokens, "tokens"), _ids(starts, "starts"))
-        fault = self._rows.advance(*given, k, self.drafts, self.counts)
+        fault = self._rows.advance(*given, k)
         if fault:
             raise error_of(fault, self._rows.lengths(), self._longest, *given)
         return self.drafts, self.counts
 
     def _change(self, slot: int, keep: Any, tokens: Any) -> None:
         given = (_ids([slot], "slot"), keep, tokens, _ids([0, len(tokens)], "starts"))
-        fault = self._rows.advance(*given, 0, *self._unread)
+        # Appends outside of a step leave the step's results alone.
+        fault = self._rows.advance(*given, -1)
         if fault:
             raise error_of(fault, self._rows.lengths(), self._longest, *given)
 
@@ -228,11 +227,14 @@ def _fits(array: Any) -> bool:
 def _check_bounds(
     min_n: int, max_n: int, k: int, max_model_len: int, slots: int, tie: str, backend: str | None
 ) -> None:
+    # An entry of the compiled table has 32 bits for a place and an n.
+    levels = min(max(max_n - min_n, 0), LONGEST_N)
+    longest = (1 << min(30, 32 - levels.bit_length())) - 1
     rules = [
         ("min_n", min_n, min_n >= 1, "at least 1"),
         ("max_n", max_n, min_n <= max_n <= LONGEST_N, f"min_n ({min_n}) to {LONGEST_N}"),
         ("k", k, k >= 0, "0 or more"),
-        ("max_model_len", max_model_len, 1 <= max_model_len <= LARGEST // 2, "1 to 2**30 - 1"),
+        ("max_model_len", max_model_len, 1 <= max_model_len <= longest, f"1 to {longest}"),
         ("slots", slots, slots >= 1, "at least 1"),
         ("tie", tie, tie in get_args(Tie), "earliest or latest"),
         (

@@ -26,9 +26,20 @@ class _Request:
 class PythonRows:
     """Slots of an `NgramIndex`. Time O(max_n ** 2) a token, since a dictionary compares whole n-grams."""
 
-    def __init__(self, *, slots: int, min_n: int, max_n: int, max_model_len: int, tie: Tie) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int,
+        min_n: int,
+        max_n: int,
+        max_model_len: int,
+        tie: Tie,
+        drafts: Any,
+        counts: Any,
+    ) -> None:
         self._min_n, self._max_n, self._longest = min_n, max_n, max_model_len
         self._latest = tie == "latest"
+        self._drafts, self._counts = drafts, counts
         self._requests = [_Request(max_n - min_n + 1) for _ in range(slots)]
 
     def length(self, slot: int) -> int:
@@ -46,14 +57,13 @@ class PythonRows:
         depth = min(k, self._longest - len(r.tokens))
         return r.tokens[match : match + depth] if match and depth > 0 else []
 
-    def advance(
-        self, slots: Any, keep: Any, tokens: Any, starts: Any, k: int, drafts: Any, counts: Any
-    ) -> int:
+    def advance(self, slots: Any, keep: Any, tokens: Any, starts: Any, k: int) -> int:
         """One step, as the compiled `advance` does it."""
-        counts[:] = 0
-        fault = fault_of(self.lengths(), self._longest, slots, keep, tokens, starts, counts)
-        counts[:] = 0
-        drafts[:] = -1
+        seen = [0] * len(self._requests)
+        fault = fault_of(self.lengths(), self._longest, slots, keep, tokens, starts, seen)
+        if k >= 0:
+            self._counts[:] = 0
+            self._drafts[:] = -1
         if fault != FINE:
             return fault
         for i, slot in enumerate(slots.tolist()):
@@ -62,10 +72,10 @@ class PythonRows:
             new = tokens[starts[i] : starts[i + 1]].tolist()
             for token in new:
                 self._append(self._requests[slot], token)
-            if new:
+            if new and k >= 0:
                 found = self.draft(slot, k)
-                drafts[slot, : len(found)] = found
-                counts[slot] = len(found)
+                self._drafts[slot, : len(found)] = found
+                self._counts[slot] = len(found)
         return FINE
 
     def _append(self, r: _Request, token: int) -> None:

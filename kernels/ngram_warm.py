@@ -1,4 +1,4 @@
-"""`warm_ngram`: compiles the n-gram index before the first step, once, and forbids any later compile."""
+"""`warm_ngram`: compiles or loads the n-gram index before the first step, once, and forbids any later compile."""
 
 import importlib.util
 import threading
@@ -28,12 +28,10 @@ class WarmedNgram:
 
 
 def warm_ngram() -> WarmedNgram:
-    """Compiles everything that a step of `NgramIndex` can call. Later calls return what the first one did.
+    """Compiles or loads everything that a step of `NgramIndex` can call. Later calls return what the first one did.
 
-    Nothing is kept on disk. numba's own cache is keyed by the file of the compiled function and its time, and by
-    neither the files of the functions that it calls nor the version of what they were built with: it can give old code
-    for new source. `NgramIndex` calls this when it is made, so an engine that forgot to warm up pays there and not in
-    its first step.
+    Loaded where `keep_host_code` has named who keeps compiled code, as a warmup does. `NgramIndex` calls this when it is
+    made, so an engine that forgot to warm up pays there and not in its first step.
     """
     with _lock:
         if not _done:
@@ -59,13 +57,12 @@ def _warm() -> WarmedNgram:
             specialisations=0,
         )
     began = time.perf_counter()
-    from graphspec.kernels.ngram_compiled import SIGNATURE, advance
+    from graphspec.kernels.ngram_compiled import CODE
 
-    advance.compile(SIGNATURE)
-    advance.disable_compile()
+    made = CODE.ready()
     return WarmedNgram(
         backend="numba",
         reason="",
         seconds=time.perf_counter() - began,
-        specialisations=len(advance.signatures),
+        specialisations=len(made),
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 IMPLEMENTATIONS = ("auto", "reference", "cpu", "triton")
+_HOST = "graphspec.kernels.verify_cpu:verify"
 
 
 def verify_drafts(
@@ -110,11 +111,16 @@ def _chances(rates: Sequence[float], max_drafts: int, logits: "torch.Tensor") ->
 def warm_verify(device: str = "cpu") -> float:
     """Loads what `auto` runs on this kind of device, so that no step does. Gives the seconds it took.
 
-    On the host that compiles all there is to compile, for every shape and dtype of `verify_drafts`: signatures are
-    explicit, and importing compiles them.
+    On the host all there is to compile, for every shape and dtype of `verify_drafts`, is compiled, or loaded where
+    `keep_host_code` has named who keeps compiled code, as a warmup does.
     """
     began = time.perf_counter()
-    choose("verify", device=device).implementation.load()
+    taken = choose("verify", device=device).implementation
+    taken.load()
+    if taken.home == _HOST:
+        from graphspec.kernels.verify_cpu import CODE
+
+        CODE.ready()
     return time.perf_counter() - began
 
 

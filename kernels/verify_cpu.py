@@ -21,6 +21,7 @@ from numba import boolean, float32, float64, int8, int32, int64, uint64
 from graphspec.kernels.verify_random import ACCEPT, MULTIPLIERS, ROUNDS, SAMPLE, WEYL
 from graphspec.kernels.verify_rows import (
     BLOCK,
+    CODE,
     FLAT,
     LARGEST,
     LOG2E,
@@ -70,13 +71,13 @@ def philox_words(seed: Any, position: Any, purpose: Any) -> Any:
     return c0, c1
 
 
-@compiled(float64(int64, int64), called_from_python=True)
+@CODE.entry(float64(int64, int64))
 def accept_number(seed: Any, position: Any) -> Any:
     """`verify_random.accept_uniform`."""
     return (np.float64(philox_words(seed, position, ACCEPT)[0]) + 0.5) * 2.0**-32
 
 
-@compiled(float64(int64, int64), called_from_python=True)
+@CODE.entry(float64(int64, int64))
 def sample_number(seed: Any, position: Any) -> Any:
     """`verify_random.sample_uniform`."""
     high, low = philox_words(seed, position, SAMPLE)
@@ -361,7 +362,7 @@ def _sampled(  # noqa: PLR0912 - the rules of one request; numba would compile e
     return kept + 1, False
 
 
-@compiled(
+@CODE.entry(
     types.void(
         int64, int64, int64, int64,
         FLAT, int64, FLAT, int64,
@@ -370,7 +371,6 @@ def _sampled(  # noqa: PLR0912 - the rules of one request; numba would compile e
         int64, float64, int64, _of(float64),
         int32[:, ::1], int32[::1], boolean[::1],
     ),
-    called_from_python=True,
 )  # fmt: skip
 def _run(
     low: Any,
@@ -451,6 +451,7 @@ def _threads(process: int, count: int) -> ThreadPoolExecutor:
 
 def verify(job: VerifyJob) -> Verdict:
     """The batch, on as many threads as torch uses. The same bits on any number of them."""
+    run = CODE.ready()["_run"]
     verdict = job.nothing_yet()
     s, fly = attrs.asdict(job.sampling, recurse=False), job.fly
     numbers = {name: tensor.numpy() for name, tensor in s.items()}
@@ -472,10 +473,10 @@ def verify(job: VerifyJob) -> Verdict:
         rows = (first, _flat(logits), logits.stride(0), q, q_stride)
         count = min(torch.get_num_threads(), high - low)
         if count <= 1:
-            _run(low, high, 1, *rows, *shared)
+            run(low, high, 1, *rows, *shared)
             continue
         pool = _threads(os.getpid(), count)
-        running = [pool.submit(_run, low + t, high, count, *rows, *shared) for t in range(count)]
+        running = [pool.submit(run, low + t, high, count, *rows, *shared) for t in range(count)]
         for future in running:
             future.result()
     return verdict

@@ -2,19 +2,29 @@
 
 A row lies at `base` in a flat float32 array. Probabilities are 2**((x - shift) rate) over their sum, in float32, with
 rate = log2(e) / temperature; sums of blocks of `BLOCK` entries are added in float64. A block stays in the first-level cache, and its loops are plain enough
-to become vector code. numba compiles when this module is imported, since each signature is written out.
-
-numba's own `cache=True` stays off: its files are keyed by neither this code's callees nor the flags of the processor.
+to become vector code. Each signature is written out, and `CODE` compiles them all, or loads them: see `host_code`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import boolean, float32, float64, int32, int64
 from numba.extending import intrinsic
+
+from graphspec.kernels.host_code import HostCode
+
+CODE = HostCode(
+    "verify",
+    "graphspec.kernels.verify_cpu",
+    "graphspec.kernels.verify_rows",
+    "graphspec.kernels.verify_random",
+    "graphspec.kernels.verify_values",
+    "graphspec.kernels.host_code",
+)
+compiled = CODE.inner
 
 BLOCK = 1024
 LARGEST = np.float32(np.finfo(np.float32).max)
@@ -36,24 +46,6 @@ SUMS = float64[::1]
 SCRATCH = float32[::1]
 _SUMS_IN_ANY_ORDER = {"reassoc", "contract", "nsz"}
 """A sum may be kept in several parts, as vector code needs; NaN and infinities keep their meaning."""
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(
-    signature: Any, *, called_from_python: bool = False, **options: Any
-) -> Callable[[F], F]:
-    """Compiles a function for one signature, without the interpreter's lock.
-
-    One that only compiled code calls gets no wrappers, and so compiles in three quarters of the time (measured).
-    """
-    if not called_from_python:
-        options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    # numba's own types do not know the options that leave wrappers out.
-    njit: Any = numba.njit
-    decorate: Callable[[F], F] = njit(signature, nogil=True, **options)
-    return decorate
 
 
 def built_in(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,6 +38,23 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (base.parent if worker else base) / "shared-cache"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def host_code_kept(shared_cache: Path) -> Iterator[None]:
+    """What numba compiles for the first test of a run that needs it, the others load, in every worker."""
+    from graphspec.kernels.host_code import HostCode, keep_host_code
+
+    def keep(group: HostCode) -> None:
+        from graphspec.cache.opened import open_cache
+        from graphspec.capture.host_kernels import load_or_compile_host_code
+        from graphspec.config.cache import CacheConfig
+
+        load_or_compile_host_code(group, open_cache(CacheConfig(), str(shared_cache)))
+
+    before = keep_host_code(keep)
+    yield
+    keep_host_code(before)
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder with a two-layer Llama of random weights, the same in every run."""

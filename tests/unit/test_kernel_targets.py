@@ -139,7 +139,7 @@ with fake_gpu(target.for_triton()) as gpu:
             tokens=int64([1] * count), cu_tokens=int64([0, count]), firsts=int64([0]), padding=int64([0]),
             blocks=torch.zeros(1, columns, dtype=torch.int64), rows=count, block_size=block_size))
 
-    with KernelSeal() as seal:
+    with kernel_binaries.seal_kernels(spec, strict=True) as seal:
         for rows, columns, k, block_size, count in ((1, 2, 1, 1, 1), (16, 65, 16, 16, 16), (3, 2050, 7, 5, 33)):
             step(rows, columns, k, block_size, count)
         assert seal.seen == [], seal.seen

@@ -94,10 +94,10 @@ def test_b117_a_temperature_that_means_nothing_is_refused(temperature):
 
 def test_b120_offsets_of_rows_go_beyond_32_bits():
     """A row that begins past 2**31 entries is read where it lies; see also test_row_offsets_are_64_bit for the device."""
-    from graphspec.kernels.verify_cpu import FLAT, best_of_row
+    from graphspec.kernels.verify_cpu import CODE, FLAT
 
     assert FLAT.dtype.bitwidth == 32
-    ((_, base, vocab),) = best_of_row.signatures
+    _, base, vocab = CODE.signatures["best_of_row"].args
     assert (base.bitwidth, vocab.bitwidth) == (64, 64)
 
 

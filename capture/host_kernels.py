@@ -1,0 +1,159 @@
+"""Kernels that numba compiles for this processor, in the cache: compiled once for each kind of processor, and found again."""
+
+import importlib.util
+import time
+from collections.abc import Sequence
+
+from graphspec.cache.entry import Entry
+from graphspec.cache.load import UnitResult, unusable_store
+from graphspec.cache.opened import OpenCache
+from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
+from graphspec.cache.units import EntryKey
+from graphspec.config.device import DeviceProfile
+from graphspec.errors import KernelError
+from graphspec.kernels.host_code import (
+    HostCode,
+    Keeper,
+    compiler_facts,
+    keep_host_code,
+    nobody_keeps,
+    processor,
+)
+from graphspec.keys.encoding import EPOCH, encode
+from graphspec.keys.factors import digest
+from graphspec.keys.source import source_digest
+
+_LOCK_POLL_S = 0.1
+
+
+def host_code_key(group: HostCode) -> EntryKey:
+    """The key of a group's code: its modules by content, types, numba with its settings, and the processor. Imports numba."""
+    target, name, features = processor()
+    text = encode(
+        {
+            "epoch": EPOCH,
+            "kind": "host kernel",
+            "unit": unit_name(group),
+            "source": source_digest(group.modules),
+            "signature": {name: str(types) for name, types in group.signatures.items()},
+            "toolchain": {"target": target, **compiler_facts()},
+            "device": DeviceProfile(kind="cpu", name=name, capability=tuple(features)),
+        }
+    )
+    return EntryKey(text, digest(text))
+
+
+def unit_name(group: HostCode) -> str:
+    """What listings of the cache and reports call a group."""
+    return f"kernel.host.{group.name}"
+
+
+def load_or_compile_host_code(
+    group: HostCode, cache: OpenCache, *, strict: bool = False
+) -> UnitResult:
+    """Makes a group ready: from the cache, or compiled here and stored. One that is ready is stored where it lacks.
+
+    While another process compiles it, this one waits, at most as long as the cache's configuration says. Where the
+    contract forbids compiling it is compiled nevertheless: it needs neither a compiler on the machine nor a network, and
+    a machine that a bundle was not made for has to draft too. With `strict`, code that cannot be stored is a
+    `CacheUnusableError`.
+    """
+    began = time.perf_counter()
+    key = host_code_key(group)
+    first = lookup = _look(group, cache, key)
+    while lookup.entry is None:
+        late = time.perf_counter() - began > cache.config.lock_wait_seconds
+        with cache.locks.try_lock(key) as free:
+            if free or late:
+                # Whoever held the lock before may have stored it in the meantime.
+                lookup = _look(group, cache, key)
+                if lookup.entry is None:
+                    return _compiled(group, cache, key, first, strict, began)
+                break
+        time.sleep(_LOCK_POLL_S)
+        lookup = _look(group, cache, key)
+    saved = float(lookup.entry.metadata["compile_seconds"])
+    return _result(group, lookup.entry, lookup, began, saved)
+
+
+def keeper_in(cache: OpenCache) -> Keeper:
+    """What makes groups ready from a cache, for `keep_host_code`."""
+
+    def keep(group: HostCode) -> None:
+        load_or_compile_host_code(group, cache)
+
+    return keep
+
+
+def keep_host_code_in(cache: OpenCache) -> None:
+    """Groups that this process needs later are kept in `cache` too, unless somebody keeps them already."""
+    if nobody_keeps():
+        keep_host_code(keeper_in(cache))
+
+
+def _look(group: HostCode, cache: OpenCache, key: EntryKey) -> Lookup:
+    lookup = cache.store.get(key)
+    if lookup.entry is None:
+        return lookup
+    try:
+        group.load(lookup.entry.payload, float(lookup.entry.metadata["compile_seconds"]))
+    except KernelError as error:
+        reason = error.problems[0].found
+        set_aside(cache.store, key, reason)
+        return Lookup(outcome=Outcome.STALE, reason=reason)
+    return lookup
+
+
+def _compiled(
+    group: HostCode, cache: OpenCache, key: EntryKey, first: Lookup, strict: bool, began: float
+) -> UnitResult:
+    fresh = not group.is_ready
+    group.compile()
+    entry = Entry(
+        key=key,
+        metadata={
+            "unit": unit_name(group),
+            "device": "cpu",
+            "compile_seconds": group.compile_seconds,
+            "provenance": {"numba": str(compiler_facts()["numba"])},
+        },
+        payload=group.code(),
+    )
+    stored = cache.store.put(entry)
+    if strict and stored.failed:
+        raise unusable_store(stored.reason)
+    return _result(group, entry, first, began, 0.0, compiled=fresh, stored=stored)
+
+
+def _result(
+    group: HostCode,
+    entry: Entry,
+    lookup: Lookup,
+    began: float,
+    saved: float,
+    *,
+    compiled: bool = False,
+    stored: Stored | None = None,
+) -> UnitResult:
+    seconds = time.perf_counter() - began
+    return UnitResult(
+        name=unit_name(group),
+        key=entry.key.digest,
+        outcome=lookup.outcome,
+        reason=lookup.reason,
+        compiled=compiled,
+        seconds=seconds,
+        seconds_saved=max(0.0, saved - seconds),
+        bytes=len(entry.payload),
+        # Names of symbols count up in each process, so two compiles of the same code differ in them: no finding.
+        store_problem=stored.reason if stored is not None else "",
+    )
+
+
+def warm_ngram_code(cache: OpenCache, *, strict: bool = False) -> Sequence[UnitResult]:
+    """The n-gram index made ready, and what became of it; nothing without numba: drafting then runs in plain Python."""
+    if importlib.util.find_spec("numba") is None:
+        return ()
+    from graphspec.kernels.ngram_compiled import CODE
+
+    return (load_or_compile_host_code(CODE, cache, strict=strict),)
