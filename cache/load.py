@@ -33,7 +33,7 @@ from graphspec.errors import (
 from graphspec.resolve.spec import EngineSpec
 
 if TYPE_CHECKING:
-    from graphspec.cache.compiling.compiler import Compiler
+    from graphspec.cache.compiling.compiler import Compiled, Compiler
     from graphspec.cache.loading.artifact import Artifact
 
 _LOCK_POLL_S = 0.2
@@ -130,18 +130,7 @@ def load_or_compile(
     in place of a new one and stays open.
     """
     run = _Run(spec, store, locks, strict, single_threaded, listener, lock_wait_seconds, compiler)
-    keyed = keyed_units(units, spec)
-    firsts = first_of_each_key(keyed)
-    pending = [one for one in firsts.values() if not run.load(one)]
-    if pending and offline is not None:
-        from graphspec.cache.explain import offline_miss
-
-        raise offline_miss([(k, run.first[k.unit.name]) for k in pending], offline)
-    if pending:
-        run.compile_all(pending, jobs)
-    for one in keyed:
-        if firsts[one.key] is not one:
-            run.share(one.unit.name, firsts[one.key].unit.name)
+    run.all(keyed_units(units, spec), jobs, offline)
     return run.artifacts, [run.results[u.name] for u in units]
 
 
@@ -158,6 +147,7 @@ class _Run:
         compiler: "Compiler | None" = None,
     ) -> None:
         self._given = compiler
+        self._profile: DeviceProfile | None = None
         self._spec = spec
         self._store = store
         self._locks = locks
@@ -171,6 +161,20 @@ class _Run:
         self.first: dict[str, Lookup] = {}
         self.artifacts: dict[str, Artifact] = {}
         self.results: dict[str, UnitResult] = {}
+
+    def all(self, keyed: Sequence[Keyed], jobs: int, offline: str | None) -> None:
+        """Loads what is stored, compiles the rest, and shares artifacts between units of one key."""
+        firsts = first_of_each_key(keyed)
+        pending = [one for one in firsts.values() if not self.load(one)]
+        if pending and offline is not None:
+            from graphspec.cache.explain import offline_miss
+
+            raise offline_miss([(k, self.first[k.unit.name]) for k in pending], offline)
+        if pending:
+            self.compile_all(pending, jobs)
+        for one in keyed:
+            if firsts[one.key] is not one:
+                self.share(one.unit.name, firsts[one.key].unit.name)
 
     def load(self, keyed: Keyed) -> bool:
         """Looks a unit up and loads it on a hit. A unit that is compiled in the end has the outcome of its first lookup."""
@@ -269,6 +273,7 @@ class _Run:
                 "reads": list(traced.reads),
                 "compile_seconds": compiled.seconds,
                 "provenance": dict(compiled.provenance),
+                **self._notes(compiled),
             },
             payload=compiled.library,
         )
@@ -280,9 +285,13 @@ class _Run:
         first = self.first[keyed.unit.name]
         self._finish(keyed, first, True, began, 0.0, entry, stored, traced.seconds)
 
+    def _notes(self, compiled: "Compiled") -> Mapping[str, Any]:
+        """What else an entry says of its compile."""
+        return {}
+
     def _check_unchanged(self, keyed: Keyed) -> None:
         """Refuses what was compiled while a file, a variable or a switch that its key covers was being changed."""
-        (now,) = keyed_units([keyed.unit], self._spec)
+        (now,) = keyed_units([keyed.unit], self._spec, device=self._profile)
         if now.key != keyed.key:
             raise CompileError(
                 Problem(

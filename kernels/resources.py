@@ -1,18 +1,15 @@
 """What a compiled kernel takes of a GPU, read from the binary itself, and bounds on it."""
 
 import json
-import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from graphspec.errors import EnvironmentProblem, KernelError, Problem, TargetError
+from graphspec.cubin import read_cubin
+from graphspec.errors import KernelError, Problem, TargetError
 
-_CUBIN = re.compile(r"REG:(?P<reg>\d+) STACK:(?P<stack>\d+) SHARED:\d+ LOCAL:(?P<local>\d+)")
 _ALLOCATED_AT_ONCE = 8
 """Registers of a thread are given out in eights, on both makers' GPUs: less than that is no difference."""
 
@@ -31,34 +28,11 @@ def resources_of(backend: str, asm: Mapping[str, Any], metadata: Any) -> Resourc
     """Of what Triton compiled: `asm` its texts and binary by kind, `metadata` its own notes."""
     shared = int(metadata.shared)
     if backend == "cuda":
-        registers, spills = read_cubin(asm["cubin"])
+        cubin = read_cubin(asm["cubin"])
+        registers, spills = cubin.registers, cubin.spills
     else:
         registers, spills = read_amdgcn(asm["amdgcn"])
     return Resources(registers=registers, spills=spills, shared=shared)
-
-
-def read_cubin(cubin: bytes) -> tuple[int, int]:
-    """Registers and spilled bytes, as NVIDIA's cuobjdump reads them; Triton's own package brings that program."""
-    from triton import knobs
-
-    tool = knobs.nvidia.cuobjdump.path
-    with tempfile.TemporaryDirectory(prefix="graphspec-cubin-") as folder:
-        path = os.path.join(folder, "kernel.cubin")
-        with open(path, "wb") as file:
-            file.write(cubin)
-        done = subprocess.run(
-            [tool, "--dump-resource-usage", path], capture_output=True, text=True, check=False
-        )
-    found = list(_CUBIN.finditer(done.stdout))
-    if done.returncode or len(found) != 1:
-        raise EnvironmentProblem(
-            Problem(
-                where=tool,
-                found=(done.stderr or done.stdout).strip() or f"exit code {done.returncode}",
-                wanted="the resources of one kernel",
-            )
-        )
-    return int(found[0]["reg"]), int(found[0]["stack"]) + int(found[0]["local"])
 
 
 def read_amdgcn(text: str) -> tuple[int, int]:

@@ -10,18 +10,22 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import torch
 
 from graphspec.cache.compiling.torch_state import torch_state
 from graphspec.cache.compiling.trace import Trace
+from graphspec.cache.compiling.without_driver import cuda_home
 from graphspec.cache.compiling.worker import __file__ as _WORKER
 from graphspec.cache.leftovers import sweep, unique_name
 from graphspec.cache.units import CompileUnit
 from graphspec.errors import CompileError, EnvironmentProblem, Problem
 from graphspec.keys.environment import code_environment
+
+if TYPE_CHECKING:
+    from graphspec.cache.compiling.described import DescribedGpu
 
 _KEPT_VARIABLES = (
     "HOME",
@@ -35,6 +39,13 @@ _KEPT_VARIABLES = (
 )
 """What the compiler process inherits beside the variables that are in the key of each unit. Anything else in the
 environment could change code without changing a key."""
+
+_NO_GPU: Mapping[str, str] = {
+    # A GPU that happens to be here must not answer for the described one.
+    "CUDA_VISIBLE_DEVICES": "",
+    # Helpers that inductor starts would ask this machine for its GPU. Read when inductor is imported.
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
 
 _DRIVER = """#!/bin/sh
 # Stands before the C++ compiler: maps build paths to fixed names, so that equal units give equal bytes anywhere.
@@ -55,12 +66,14 @@ class Compiled:
     """A compiled unit: the bytes of its shared library, seconds it took, and where it came from.
 
     `demands` is what the library takes for granted of the sizes that it is called with, as `dynamo_sizes` writes it.
+    `kernels` tells of each kernel what `described_gpu` does, where the library is for a described GPU.
     """
 
     library: bytes = attrs.field(repr=False)
     seconds: float
     provenance: Mapping[str, str]
     demands: Sequence[Any] = ()
+    kernels: Sequence[Mapping[str, Any]] = ()
 
 
 class OutsideOperatorsError(CompileError):
@@ -68,10 +81,20 @@ class OutsideOperatorsError(CompileError):
 
 
 class Compiler:
-    """One compiler process, started on first use. Use as a context manager; leaving it ends the process."""
+    """One compiler process, started on first use. Use as a context manager; leaving it ends the process.
 
-    def __init__(self, flags: tuple[str, ...], options: Mapping[str, Any], device: str) -> None:
+    `described`: the GPU to compile for, where it is not in this machine.
+    """
+
+    def __init__(
+        self,
+        flags: tuple[str, ...],
+        options: Mapping[str, Any],
+        device: str,
+        described: "DescribedGpu | None" = None,
+    ) -> None:
         self._flags = flags
+        self._described = described
         self._options = options
         self._device = device
         self._folder = ""
@@ -135,6 +158,7 @@ class Compiler:
             "libraries": list(libraries),
             "torch_state": dict(torch_state()),
             "symbols": symbols,
+            "described": None if self._described is None else attrs.asdict(self._described),
         }
         answer = self._ask(process, request, name)
         outside = _outside_operators(os.path.dirname(answer["library"]))
@@ -154,6 +178,7 @@ class Compiler:
             seconds=answer["seconds"],
             provenance={"compiler": _compiler_version(), "torch": str(torch.__version__)},
             demands=answer["demands"],
+            kernels=answer["kernels"],
         )
 
     def _library(self, path: str, name: str) -> bytes:
@@ -230,6 +255,8 @@ class Compiler:
 
     def _environment(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        if self._described is not None:
+            kept |= {**_NO_GPU, "CUDA_HOME": cuda_home()}
         folders = [os.path.realpath(p) for p in sys.path if p and os.path.isdir(p)]
         return {
             **kept,

@@ -4,6 +4,7 @@ It runs alone (``python compile_worker.py``) in a clean environment, so that not
 or variables reaches the compiled code, and the parent never loads the compiler.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -39,19 +41,45 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
         torch.ops.load_library(path)
     set_torch_state(request["torch_state"])
     program = torch.export.load(request["program"])
-    examples = tuple(
-        torch.empty(size, dtype=getattr(torch, dtype), device=request["device"])
-        for size, dtype in request["inputs"]
-    )
     options = {**request["options"], "aot_inductor.output_path": request["output"]}
-    with torch.no_grad():
-        path = torch._inductor.aot_compile(program.module(), examples, options=options)
+    with contextlib.ExitStack() as stack:
+        described = request["described"]
+        kernels = stack.enter_context(_in_place_of_a_gpu(described)) if described else []
+        examples = _examples(request, fake=bool(described))
+        with torch.no_grad():
+            path = torch._inductor.aot_compile(program.module(), examples, options=options)
     symbols = request["symbols"]
     return {
         "library": path,
         "seconds": time.perf_counter() - began,
+        "kernels": kernels,
         "demands": demands_of(program, symbols) if symbols is not None else [],
     }
+
+
+def _examples(request: dict[str, Any], *, fake: bool) -> tuple[Any, ...]:
+    """Tensors like the inputs; without memory where there is no device to have them."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with FakeTensorMode(shape_env=ShapeEnv()) if fake else contextlib.nullcontext():
+        return tuple(
+            torch.empty(size, dtype=getattr(torch, dtype), device=request["device"])
+            for size, dtype in request["inputs"]
+        )
+
+
+@contextlib.contextmanager
+def _in_place_of_a_gpu(described: dict[str, Any]) -> Iterator[list[Any]]:
+    """The described GPU for this machine's own, and a driver library to link against. Gives what becomes of its kernels."""
+    from graphspec.cache.compiling.described import DescribedGpu, described_gpu
+    from graphspec.cache.compiling.without_driver import driver_stub
+
+    # Searched after all other places: where the driver is, nothing changes.
+    os.environ["LIBRARY_PATH"] = driver_stub(os.environ["TMPDIR"])
+    with described_gpu(DescribedGpu(**described)) as kernels:
+        yield kernels
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """``graphspec devices``: GPUs that caches can be built for elsewhere, and what ``warmup --device`` shows of one."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -7,7 +8,9 @@ import click
 from graphspec.cli.common import FINDINGS, FINE, json_option, print_json
 
 if TYPE_CHECKING:
-    from graphspec.fleet.cross import CrossReport
+    from rich.table import Table
+
+    from graphspec.fleet.cross import CrossReport, CrossUnit
 
 
 @click.command()
@@ -52,7 +55,13 @@ def devices(record: bool, as_json: bool) -> int:
 
 
 def warm_described(
-    config: str, settings: tuple[str, ...], device: str, *, cache_dir: str | None, as_json: bool
+    config: str,
+    settings: tuple[str, ...],
+    device: str,
+    *,
+    cache_dir: str | None,
+    jobs: int | None,
+    as_json: bool,
 ) -> int:
     """Runs ``warmup --device``, and returns its exit code."""
     from graphspec.api import load
@@ -60,9 +69,8 @@ def warm_described(
     from graphspec.fleet.devices import describe_device
 
     described = describe_device(device)
-    report = warm_for(
-        load(config, [*settings, "device.target=cuda"]), described, cache_dir=cache_dir
-    )
+    spec = load(config, [*settings, "device.target=cuda"])
+    report = warm_for(spec, described, cache_dir=cache_dir, jobs=jobs)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -75,11 +83,10 @@ def _show(report: "CrossReport") -> None:
     from rich.table import Table
 
     console = Console(highlight=False, width=140)
-    units = Table("unit", "key", "stored")
-    for unit in report.units:
-        units.add_row(unit.name, unit.key, "yes" if unit.stored else "no")
     if report.units:
-        console.print(units)
+        console.print(_units(report.units))
+    if any(unit.kernels for unit in report.units):
+        console.print(_kernels_of_units(report.units))
     kernels = Table("kernel", "for", "done", "bytes", "registers", "spills", "shared", "key")
     for k in report.kernels:
         taken, done = k.resources, "compiled" if k.compiled else "stored"
@@ -93,5 +100,30 @@ def _show(report: "CrossReport") -> None:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     for finding in report.findings:
         console.print(f"finding: {finding}", soft_wrap=True, markup=False)
-    compiled = sum(k.compiled for k in report.kernels)
-    console.print(f"compiled {compiled}, stored before {len(report.kernels) - compiled}")
+    before = sum(u.stored and not u.compiled for u in report.units)
+    before += sum(not k.compiled for k in report.kernels)
+    console.print(f"compiled {report.compiled}, stored before {before}")
+
+
+def _units(units: "Sequence[CrossUnit]") -> "Table":
+    from rich.table import Table
+
+    table = Table("unit", "key", "stored", "done", "seconds")
+    for unit in units:
+        done = "compiled" if unit.compiled else "found" if unit.stored else "nothing"
+        seconds = f"{unit.seconds:.1f}" if unit.compiled else ""
+        table.add_row(unit.name, unit.key, "yes" if unit.stored else "no", done, seconds)
+    return table
+
+
+def _kernels_of_units(units: "Sequence[CrossUnit]") -> "Table":
+    """What the kernels in the units' libraries take, and which configuration was taken of how many."""
+    from rich.table import Table
+
+    columns = "unit", "kernel", "registers", "spills", "shared", "threads", "configuration", "of"
+    table = Table(*columns)
+    for unit in units:
+        for k in unit.kernels or ():
+            taken = str(k.registers), str(k.spills), f"{k.shared:,}", str(k.threads)
+            table.add_row(unit.name, k.kernel, *taken, k.config, str(k.configs))
+    return table

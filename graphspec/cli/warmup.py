@@ -108,7 +108,7 @@ def warmup(
         asked: dict[str, Any] = {"strict": strict, "buckets": buckets_file}
         asked |= {"report": report_file, "trace": trace}
         if device is not None:
-            asked |= {"matrix": many, "jobs": jobs, "dry-run": dry_run}
+            asked |= {"matrix": many, "dry-run": dry_run}
         if alone := [f"--{name}" for name, value in asked.items() if value]:
             raise click.UsageError(
                 f"{', '.join(alone)}: only for one config on this machine, where graphs are captured"
@@ -119,7 +119,9 @@ def warmup(
         from graphspec.cli.devices import warm_described
 
         (config,) = configs
-        return warm_described(config, settings, device, cache_dir=cache_dir, as_json=as_json)
+        return warm_described(
+            config, settings, device, cache_dir=cache_dir, jobs=jobs, as_json=as_json
+        )
     if many:
         from graphspec.cli.fleet import MEMORY_GIB, warm_fleet
 

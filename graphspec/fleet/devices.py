@@ -12,17 +12,28 @@ from graphspec.formats.json_file import read_json_file
 from graphspec.text import did_you_mean, show
 
 _NVIDIA_LIMITS = (
-    "CUDA Programming Guide, section 5.1, technical specifications by compute capability"
+    "github.com/NVIDIA/cccl, libcudacxx/include/cuda/__device/arch_traits.h at 004ad198: the tables of the CUDA "
+    "programming guide, compute capabilities, as NVIDIA writes them in code"
+)
+_AMD_LIMITS = (
+    "rocm.docs.amd.com/en/latest/reference/gpu-specs.html: 64 KiB of LDS and 512 KiB of vector registers a compute unit, "
+    "which is 512 for each of 64 lanes of its 4 SIMDs"
 )
 
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What one kernel may take. `registers` of a thread; `shared_bytes` of a block that asks for more than is usual."""
+    """What one kernel may take, and what a multiprocessor has for all that run on it.
+
+    `registers` of a thread; `shared_bytes` of a block that asks for more than is usual; `threads` of a block.
+    """
 
     registers: int
     shared_bytes: int
+    threads_per_multiprocessor: int
     source: str
+    threads: int = 1024
+    registers_per_multiprocessor: int = 64 << 10
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +58,7 @@ class KnownDevice:
             "exact": self.exact,
             "registers": self.limits.registers,
             "shared_bytes": self.limits.shared_bytes,
+            "threads_per_multiprocessor": self.limits.threads_per_multiprocessor,
             "sources": [self.source, self.limits.source],
         }
 
@@ -60,6 +72,7 @@ def _device(
     shared_kib: int,
     source: str,
     *,
+    threads: int = 2048,
     exact: bool = False,
 ) -> KnownDevice:
     amd = capability.startswith("gfx")
@@ -76,7 +89,9 @@ def _device(
         limits=Limits(
             registers=512 if amd else 255,
             shared_bytes=shared_kib << 10,
-            source="CDNA 3 instruction set architecture, AMD" if amd else _NVIDIA_LIMITS,
+            threads_per_multiprocessor=threads,
+            registers_per_multiprocessor=(512 if amd else 256) << 10 >> 2,
+            source=_AMD_LIMITS if amd else _NVIDIA_LIMITS,
         ),
         source=source,
         exact=exact,
@@ -135,6 +150,7 @@ KNOWN: Mapping[str, KnownDevice] = {
             _mib(45_589),
             99,
             "torch's properties in a public log, with 45,589 MiB",
+            threads=1536,
         ),
         _device(
             "amd-mi300x",

@@ -193,7 +193,7 @@ if {how!r} == "status 1":
     sys.exit(1)
 if {how!r} == "empty":
     open(request["output"], "w").close()
-print(json.dumps({{"library": request["output"], "seconds": 0.0, "demands": []}}), flush=True)
+print(json.dumps({{"library": request["output"], "seconds": 0.0, "demands": [], "kernels": []}}), flush=True)
 sys.stdin.readline()
 """
 
