@@ -97,7 +97,7 @@ def _distribution(
         _, top, usable = best_of_row(x, base, vocab)
         if not usable:
             return top, _EVERYTHING, 0.0, False
-        least, mass = threshold_of_row(x, base, vocab, rate, top, top_k, top_p, below, e)
+        least, mass = threshold_of_row(x, base, vocab, rate, top, top_k, top_p, below, e, sums)
         return top, least, mass, True
     shift, mass, usable = mass_of_row(x, base, vocab, rate, sums)
     return shift, _EVERYTHING, mass, usable

@@ -27,6 +27,11 @@ CODE = HostCode(
 compiled = CODE.inner
 
 BLOCK = 1024
+PREFETCH = "llvm.prefetch.p0"
+_WAYS = 7
+_LINE = 16  # Entries of a cache line.
+_AHEAD = 2 * BLOCK
+"""How far ahead a row is asked for. A block is a page, and the processor's own prefetching ends where a page does."""
 LARGEST = np.float32(np.finfo(np.float32).max)
 LOG2E = np.float32(1.44269504)
 _ROUND = np.float32(12582912.0)
@@ -74,6 +79,23 @@ def float_of(typing_context: Any, value: Any) -> Any:
     return float32(int32), generate
 
 
+@built_in
+def ask(typing_context: Any, x: Any, at: Any) -> Any:
+    """Asks for the cache line of x[at] and does not wait for it. `at` may lie behind the end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        place = builder.bitcast(builder.gep(made.data, [arguments[1]]), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        known = builder.module.globals.get(PREFETCH)
+        function = known or ir.Function(builder.module, kind, PREFETCH)
+        builder.call(function, [place, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(x, at), generate
+
+
 # No reassociation here: it would cancel the rounding constant, which is the point of it.
 @compiled(float32(float32), forceinline=True, fastmath={"contract"})
 def exp2_32(a: Any) -> Any:
@@ -119,11 +141,19 @@ def _top_of(x: Any) -> Any:
     return float_of_key(top), float_of(loudest)
 
 
+@compiled(types.void(FLAT, int64))
+def ask_block(x: Any, start: Any) -> None:
+    """Asks for the block that is read after the next one."""
+    for at in range(start + _AHEAD, start + _AHEAD + BLOCK, _LINE):
+        ask(x, at)
+
+
 @compiled(types.Tuple((int64, float32, boolean))(FLAT, int64, int64))
 def best_of_row(x: Any, base: Any, vocab: Any) -> Any:
     """The lowest index of the largest entry, the entry, and whether the row is a distribution."""
     best, at, nan = np.float32(-np.inf), base, False
     for start in range(base, base + vocab, BLOCK):
+        ask_block(x, start)
         top, loudest = _top_of(x[start : min(start + BLOCK, base + vocab)])
         if np.isnan(loudest):
             nan = True
@@ -154,6 +184,7 @@ def mass_of_row(x: Any, base: Any, vocab: Any, rate: Any, sums: Any) -> Any:
     shift, total, known = np.float32(0), 0.0, False
     for block, start in enumerate(range(base, base + vocab, BLOCK)):
         stop = min(start + BLOCK, base + vocab)
+        ask_block(x, start)
         part = np.float64(_mass_of(x[start:stop], shift, rate)) if known else 0.0
         if not known or part > _SHIFT_AGAIN or np.isnan(part):
             top, loudest = _top_of(x[start:stop])
@@ -202,18 +233,84 @@ def _part_from(x: Any, e: Any, least: Any) -> Any:
     return total
 
 
-@compiled(float64(FLAT, SCRATCH, int64, int64, float32))
-def _mass_from(x: Any, e: Any, base: Any, vocab: Any, least: Any) -> Any:
+@compiled(float64(FLAT, SCRATCH, int64, int64, float32, SUMS))
+def _mass_from(x: Any, e: Any, base: Any, vocab: Any, least: Any, tops: Any) -> Any:
+    """The mass of a row's entries of at least `least`. `tops` has the largest of each block."""
     total = 0.0
-    for start in range(0, vocab, BLOCK):
-        stop = min(start + BLOCK, vocab)
-        total += np.float64(_part_from(x[base + start : base + stop], e[start:stop], least))
+    for block, start in enumerate(range(0, vocab, BLOCK)):
+        if tops[block] >= least:
+            stop = min(start + BLOCK, vocab)
+            total += np.float64(_part_from(x[base + start : base + stop], e[start:stop], least))
     return total
 
 
 @compiled(
+    types.UniTuple(float32, _WAYS)(FLAT, SCRATCH, types.UniTuple(float32, _WAYS)),
+    fastmath=_SUMS_IN_ANY_ORDER,
+)
+def _parts_from(x: Any, e: Any, least: Any) -> Any:
+    """`_part_from` for several bounds in one pass."""
+    zero = np.float32(0)
+    l0, l1, l2, l3, l4, l5, l6 = least
+    s0, s1, s2, s3, s4, s5, s6 = zero, zero, zero, zero, zero, zero, zero
+    for j in range(x.shape[0]):
+        v, w = x[j], e[j]
+        s0 += w if v >= l0 else zero
+        s1 += w if v >= l1 else zero
+        s2 += w if v >= l2 else zero
+        s3 += w if v >= l3 else zero
+        s4 += w if v >= l4 else zero
+        s5 += w if v >= l5 else zero
+        s6 += w if v >= l6 else zero
+    return s0, s1, s2, s3, s4, s5, s6
+
+
+@compiled(
+    float32(FLAT, SCRATCH, int64, int64, float32, float32, float64, SUMS),
+)
+def _nucleus(
+    x: Any, e: Any, base: Any, vocab: Any, least: Any, top: Any, wanted: Any, tops: Any
+) -> Any:
+    """The largest bound from `least` to `top` whose entries have the mass `wanted`: a search over the bits of its value,
+    three bits a pass."""
+    low, high = np.int64(key_of(least)), np.int64(key_of(top))
+    while low < high:
+        step = max((high - low + _WAYS) // (_WAYS + 1), 1)
+        bounds = (
+            float_of_key(np.int32(min(low + step, high))),
+            float_of_key(np.int32(min(low + 2 * step, high))),
+            float_of_key(np.int32(min(low + 3 * step, high))),
+            float_of_key(np.int32(min(low + 4 * step, high))),
+            float_of_key(np.int32(min(low + 5 * step, high))),
+            float_of_key(np.int32(min(low + 6 * step, high))),
+            float_of_key(np.int32(min(low + 7 * step, high))),
+        )
+        m0, m1, m2, m3, m4, m5, m6 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for block, start in enumerate(range(0, vocab, BLOCK)):
+            if tops[block] >= bounds[0]:
+                stop = min(start + BLOCK, vocab)
+                parts = _parts_from(x[base + start : base + stop], e[start:stop], bounds)
+                m0 += np.float64(parts[0])
+                m1 += np.float64(parts[1])
+                m2 += np.float64(parts[2])
+                m3 += np.float64(parts[3])
+                m4 += np.float64(parts[4])
+                m5 += np.float64(parts[5])
+                m6 += np.float64(parts[6])
+        enough = np.int64(0)
+        for mass in (m0, m1, m2, m3, m4, m5, m6):
+            if mass < wanted:
+                break
+            enough += 1
+        if enough < _WAYS:
+            high = min(low + (enough + 1) * step, high) - 1
+        low = min(low + enough * step, high)
+    return float_of_key(np.int32(low))
+
+
+@compiled(
     types.Tuple((float32, float64))(
-        FLAT, int64, int64, float32, float32, int64, float32, float32, SCRATCH
+        FLAT, int64, int64, float32, float32, int64, float32, float32, SCRATCH, SUMS
     ),
 )
 def threshold_of_row(
@@ -226,29 +323,32 @@ def threshold_of_row(
     top_p: Any,
     below_top: Any,
     e: Any,
+    tops: Any,
 ) -> Any:
     """The least logit that min-p, top-k and top-p keep, and the mass of what they keep, relative to `top`.
 
-    `below_top` is how far below the largest logit min-p keeps. `e` is scratch of the vocabulary's size.
+    `below_top` is how far below the largest logit min-p keeps. `e` is scratch of the vocabulary's size, `tops` of its blocks.
     """
     least = top + below_top
     if 0 < top_k < vocab:
         least = max(least, kth_largest(x, base, vocab, top_k, top))
-    row = x[base : base + vocab]
-    for j in range(row.shape[0]):
-        e[j] = exp2_32((row[j] - top) * rate)
-    mass = _mass_from(x, e, base, vocab, least)
+    mass = 0.0
+    for block, start in enumerate(range(0, vocab, BLOCK)):
+        stop = min(start + BLOCK, vocab)
+        row, mine = x[base + start : base + stop], e[start:stop]
+        for j in range(row.shape[0]):
+            mine[j] = exp2_32((row[j] - top) * rate)
+        tops[block] = np.float64(_top_of(row)[0])
+        if tops[block] >= least:
+            mass += np.float64(_part_from(row, mine, least))
     if top_p < 1:
-        wanted = np.float64(top_p) * mass
-        low, high = np.int64(key_of(least)), np.int64(key_of(top))
-        while low < high:
-            middle = (low + high + 1) >> 1
-            if _mass_from(x, e, base, vocab, float_of_key(np.int32(middle))) >= wanted:
-                low = middle
-            else:
-                high = middle - 1
-        least = float_of_key(np.int32(low))
-        mass = _mass_from(x, e, base, vocab, least)
+        # Entries so small that all of them together are half of what top-p leaves out cannot be where it ends.
+        small = 0.5 * (1 - np.float64(top_p)) * mass / vocab
+        low = np.float32(top + np.float32(np.log2(small)) / rate)
+        least = _nucleus(
+            x, e, base, vocab, max(least, min(low, top)), top, np.float64(top_p) * mass, tops
+        )
+        mass = _mass_from(x, e, base, vocab, least, tops)
     return least, mass
 
 
@@ -307,6 +407,8 @@ def surplus_of_row(
     total = 0.0
     for block, start in enumerate(range(0, vocab, BLOCK)):
         stop = min(start + BLOCK, vocab)
+        ask_block(x, base + start)
+        ask_block(q, q_base + start)
         xs, qs = x[base + start : base + stop], q[q_base + start : q_base + stop]
         part = np.float64(_surplus_of(xs, qs, shift, rate, least, scale))
         sums[block] = part
