@@ -70,6 +70,8 @@ def hugging_face(spec, weights):
             p + "mlp.up_proj.weight": up,
             p + "mlp.down_proj.weight": layer.w_down,
         }
+    # Row after row, as transformers loads them.
+    state = {name: tensor.contiguous() for name, tensor in state.items()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
     assert not missing, missing
     assert not unexpected, unexpected

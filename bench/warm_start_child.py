@@ -8,13 +8,13 @@ import time
 def random_weights(model):
     import torch
 
-    from graphspec.engine.weights import LayerWeights, Weights
+    from graphspec.engine.weights import LayerWeights, Weights, for_products
 
     width, inner = model.hidden_size, model.intermediate_size
     heads = model.num_attention_heads + 2 * model.num_key_value_heads
 
     def tensor(*shape):
-        return torch.randn(shape) * 0.02
+        return for_products(torch.randn(shape) * 0.02)
 
     layers = tuple(
         LayerWeights(

@@ -89,7 +89,7 @@ class Executor:
         starts = b.query_starts.tensor[: requests + 1]
         hidden = F.embedding(b.token_ids.tensor[:rows], w.embedding)
         outputs = []
-        for layer, cache in zip(w.layers, self.cache, strict=True):
+        for layer, cache in zip(w.unit_layers, self.cache, strict=True):
             q, k, v = self._input(hidden, positions, layer.attention_norm, layer.w_qkv)
             attended = paged_attention(q, k, v, cache, slots, tables, lens, starts)
             (hidden,) = self._output(
@@ -105,7 +105,7 @@ class Executor:
     ) -> StepOutputs:
         w = self.weights
         chosen = hidden if rows is None else hidden.index_select(0, rows)
-        (logits,) = self._head(chosen, w.final_norm, w.w_head)
+        (logits,) = self._head(chosen, w.final_norm, w.head_for_units)
         values, ids = torch.topk(logits, 2, dim=-1)
         normed = None
         if self.spec.uses_target_hidden_states:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from graphspec.cache.units import CompileUnit, DynamicDim, TensorInput
+from graphspec.config.device import Target
 from graphspec.errors import Problem, SpecError
 from graphspec.keys.scope import Scope
 from graphspec.resolve.spec import EngineSpec
@@ -33,14 +34,8 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 
 def _product(spec: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """x [T, in], weight [out, in] -> x @ weight.T [T, out], in the form that is fastest on the device.
-
-    On a CPU, MKL takes weight @ x.T at half the time for 5 rows (64 against 148 ms over this model's weights, 2 threads) and
-    two thirds for 10 to 48; one row and 512 rows cost the same either way.
-    """
-    if spec.device.target.value == "cpu":
-        return lambda x, weight: torch.mm(weight, x.t()).t()
-    return F.linear
+    """x [T, in] and a weight as `weights.unit_view` gives it -> x @ weight.T [T, out]."""
+    return torch.mm if spec.device.target.value == "cpu" else F.linear
 
 
 def build_attention_input(spec: Any) -> Callable[..., Any]:
@@ -111,6 +106,11 @@ class LlamaProgram:
         def tensor(name: str, *shape: int | DynamicDim, kind: str = dtype) -> TensorInput:
             return TensorInput(name=name, shape=shape, dtype=kind)
 
+        def matrix(name: str, out: int, across: int) -> TensorInput:
+            # As `weights.unit_view` gives it.
+            on_cpu = self.spec.device.target is Target.CPU
+            return tensor(name, *((across, out) if on_cpu else (out, across)))
+
         hidden = tensor("hidden", tokens, width)
         return (
             CompileUnit(
@@ -131,7 +131,7 @@ class LlamaProgram:
                     hidden,
                     tensor("positions", tokens, kind="int64"),
                     tensor("norm", width),
-                    tensor("w_qkv", qkv_rows, width),
+                    matrix("w_qkv", qkv_rows, width),
                 ),
             ),
             CompileUnit(
@@ -142,10 +142,10 @@ class LlamaProgram:
                 inputs=(
                     tensor("attended", tokens, attended),
                     tensor("residual", tokens, width),
-                    tensor("w_o", width, attended),
+                    matrix("w_o", width, attended),
                     tensor("norm", width),
-                    tensor("w_gate_up", 2 * inner, width),
-                    tensor("w_down", width, inner),
+                    matrix("w_gate_up", 2 * inner, width),
+                    matrix("w_down", width, inner),
                 ),
             ),
             CompileUnit(
@@ -153,7 +153,7 @@ class LlamaProgram:
                 scope=Scope(("model.rms_norm_eps", "device.target")),
                 modules=_MODULES,
                 build=build_head,
-                inputs=(hidden, tensor("norm", width), tensor("w_head", m.vocab_size, width)),
+                inputs=(hidden, tensor("norm", width), matrix("w_head", m.vocab_size, width)),
             ),
         )
 

@@ -21,7 +21,10 @@ ShapedReader = Callable[..., torch.Tensor]
 
 @attrs.frozen(kw_only=True, eq=False)
 class LayerWeights:
-    """One layer. `w_qkv`: [(heads + 2 kv_heads) * head_dim, hidden]; `w_gate_up`: [2 intermediate, hidden]."""
+    """One layer. `w_qkv`: [(heads + 2 kv_heads) * head_dim, hidden]; `w_gate_up`: [2 intermediate, hidden].
+
+    The four matrices are laid out as `for_products` leaves them.
+    """
 
     attention_norm: torch.Tensor
     w_qkv: torch.Tensor
@@ -30,7 +33,14 @@ class LayerWeights:
     w_gate_up: torch.Tensor
     w_down: torch.Tensor
 
+    @cached_property
+    def for_units(self) -> "LayerWeights":
+        """The same memory, with the matrices in the shape that compiled units take."""
+        made = {name: unit_view(getattr(self, name)) for name in _MATRICES}
+        return attrs.evolve(self, **made)
 
+
+_MATRICES = ("w_qkv", "w_o", "w_gate_up", "w_down")
 _LAYER_TENSORS = tuple(a.name for a in attrs.fields(LayerWeights))
 
 
@@ -42,6 +52,16 @@ class Weights:
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor
     w_head: torch.Tensor
+
+    @cached_property
+    def unit_layers(self) -> tuple[LayerWeights, ...]:
+        """The layers as compiled units take them."""
+        return tuple(layer.for_units for layer in self.layers)
+
+    @cached_property
+    def head_for_units(self) -> torch.Tensor:
+        """The same memory as `w_head`, in the shape that compiled units take."""
+        return unit_view(self.w_head)
 
     @cached_property
     def by_name(self) -> Mapping[str, torch.Tensor]:
@@ -59,6 +79,20 @@ class Weights:
         }
 
 
+def for_products(weight: torch.Tensor) -> torch.Tensor:
+    """A matrix [out, in] laid out for x @ weight.T: on a CPU column after column, elsewhere as it is.
+
+    Over this model's weights, one row takes 29 ms either way on a CPU, but 5 rows 41 instead of 49 ms, 8 rows 52 instead of
+    61 and 40 rows 92 instead of 106 (MKL, 2 threads, quiet). oneDNN's packed layout takes 38, 42 and 90 ms, and 47 for one.
+    """
+    return weight.t().contiguous().t() if weight.device.type == "cpu" else weight
+
+
+def unit_view(weight: torch.Tensor) -> torch.Tensor:
+    """A matrix [out, in] as units take it, which is contiguous: on a CPU [in, out]."""
+    return weight.t() if weight.device.type == "cpu" else weight
+
+
 def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
     """Reads every tensor, checks its shape against the spec, and fuses q/k/v and gate/up."""
     path = locate_checkpoint(model.source)
@@ -73,6 +107,9 @@ def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
 
     width = model.hidden_size
     embedding = read("model.embed_tokens.weight", model.vocab_size, width)
+    if model.tie_word_embeddings:
+        # One copy in memory: to look up a few rows column by column costs less than the product gains.
+        embedding = for_products(embedding)
     return Weights(
         embedding=embedding,
         layers=tuple(
@@ -81,7 +118,7 @@ def load_weights(model: ModelSpec, device: DeviceConfig) -> Weights:
         final_norm=read("model.norm.weight", width),
         w_head=embedding
         if model.tie_word_embeddings
-        else read("lm_head.weight", model.vocab_size, width),
+        else for_products(read("lm_head.weight", model.vocab_size, width)),
     )
 
 
@@ -109,22 +146,26 @@ def read_layer(
         attention_norm=read(prefix + "input_layernorm.weight", width)
         if norm
         else torch.ones_like(mlp_norm),
-        w_qkv=torch.cat(
-            (
-                read(prefix + "self_attn.q_proj.weight", q_rows, across),
-                read(prefix + "self_attn.k_proj.weight", kv_rows, across),
-                read(prefix + "self_attn.v_proj.weight", kv_rows, across),
+        w_qkv=for_products(
+            torch.cat(
+                (
+                    read(prefix + "self_attn.q_proj.weight", q_rows, across),
+                    read(prefix + "self_attn.k_proj.weight", kv_rows, across),
+                    read(prefix + "self_attn.v_proj.weight", kv_rows, across),
+                )
             )
         ),
-        w_o=read(prefix + "self_attn.o_proj.weight", width, q_rows),
+        w_o=for_products(read(prefix + "self_attn.o_proj.weight", width, q_rows)),
         mlp_norm=mlp_norm,
-        w_gate_up=torch.cat(
-            (
-                read(prefix + "mlp.gate_proj.weight", inner, width),
-                read(prefix + "mlp.up_proj.weight", inner, width),
+        w_gate_up=for_products(
+            torch.cat(
+                (
+                    read(prefix + "mlp.gate_proj.weight", inner, width),
+                    read(prefix + "mlp.up_proj.weight", inner, width),
+                )
             )
         ),
-        w_down=read(prefix + "mlp.down_proj.weight", width, inner),
+        w_down=for_products(read(prefix + "mlp.down_proj.weight", width, inner)),
     )
 
 

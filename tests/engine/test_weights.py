@@ -82,6 +82,20 @@ def test_fused_weights_keep_every_row(tiny_spec, tiny_checkpoint):
     assert weights.w_head is weights.embedding
 
 
+def test_units_are_given_the_memory_of_the_weights_and_not_copies(tiny_spec, tiny_checkpoint):
+    """A copy would keep old values when new ones are loaded into the weights; and a unit takes contiguous tensors only."""
+    weights = load_weights(tiny_spec.model, tiny_spec.device)
+    pairs = [(weights.w_head, weights.head_for_units)]
+    for layer, given in zip(weights.layers, weights.unit_layers, strict=True):
+        names = ("attention_norm", "w_qkv", "w_o", "mlp_norm", "w_gate_up", "w_down")
+        pairs += [(getattr(layer, name), getattr(given, name)) for name in names]
+    for stored, given in pairs:
+        assert given.data_ptr() == stored.data_ptr()
+        assert given.is_contiguous()
+        stored.fill_(3)
+        assert torch.equal(given, torch.full_like(given, 3))
+
+
 @pytest.mark.parametrize(
     ("damage", "names"),
     [

@@ -58,9 +58,7 @@ class _View:
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x [T, in], weight [out, in] -> x @ weight.T. On a CPU in the form that MKL takes faster for a few rows."""
-    if x.device.type == "cpu":
-        return torch.mm(weight, x.t()).t()
+    """x [T, in], weight [out, in] -> x @ weight.T."""
     return F.linear(x, weight)
 
 
@@ -96,7 +94,7 @@ class DraftLayers:
         self, at: int, hidden: torch.Tensor, rows: Rows, given: torch.Tensor | None = None
     ) -> torch.Tensor:
         """One layer; `given` is its attention's input, where that is not the normed residual stream."""
-        w = self.weights[at]
+        w = self.weights[at].for_units
         x = rms_norm(hidden, w.attention_norm, self.model.rms_norm_eps) if given is None else given
         q, k, v = self.project(at, x, rows.positions)
         attended = paged_attention(
