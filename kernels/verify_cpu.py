@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numba import boolean, float32, float64, int8, int32, int64, uint64
 
+from graphspec.kernels.verify_filters import entropy_of_row, threshold_of_row
 from graphspec.kernels.verify_random import ACCEPT, MULTIPLIERS, ROUNDS, SAMPLE, WEYL
 from graphspec.kernels.verify_rows import (
     BLOCK,
@@ -30,13 +31,11 @@ from graphspec.kernels.verify_rows import (
     best_of_row,
     compiled,
     draw,
-    entropy_of_row,
     exp2_32,
     mass_of_row,
     mass_without,
     masses_of_row,
     surplus_of_row,
-    threshold_of_row,
     types,
 )
 from graphspec.kernels.verify_values import METHOD_CODES, Verdict, VerifyJob

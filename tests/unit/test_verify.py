@@ -284,6 +284,32 @@ def test_uniform_numbers_are_never_zero_or_one():
     assert len({words(5, 7, purpose) for purpose in range(3)}) == 3
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0, 40.0])
+@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.9999, 1 - 2**-24])
+def test_what_top_p_keeps_is_that_of_sorted_probabilities(spread, top_p):
+    """Flat rows, rows of equals, rows with one sure token, masked tokens; several blocks, and one that is not full. No token
+    comes that a sort leaves out, and of many that it keeps, more than one does."""
+    make, n = torch.Generator().manual_seed(int(spread * 1000)), 60
+    logits = torch.randn(1, 2100, generator=make) * spread
+    logits[0, 50:60] = -math.inf
+    if spread == 40:
+        logits[0, 2099] = logits.max() + 3
+    ordered = torch.softmax(logits[0].double(), 0).sort(descending=True)
+    before = ordered.values.cumsum(0) - ordered.values
+    least = ordered.values[before < top_p + 1e-6].min()
+    possible = set(ordered.indices[ordered.values >= least * (1 - 1e-5)].tolist())
+    verdict = verify_drafts(
+        logits.expand(n, -1).contiguous(),
+        torch.zeros(0, dtype=torch.int64),
+        torch.zeros(n + 1, dtype=torch.int64),
+        sampling=Sampling.of(temperature=[1.0] * n, seed=range(n), top_p=[top_p] * n),
+        implementation="cpu",
+    )
+    drawn = verdict.tokens[:, 0].tolist()
+    assert set(drawn) <= possible
+    assert len(set(drawn)) > 1 or ordered.values[0] > 0.9 * min(top_p, 0.999)
+
+
 # Batches
 
 
