@@ -18,6 +18,7 @@ import attrs
 
 from graphspec.cache.folder.glance import glance
 from graphspec.cache.folder.listing import StoredFile, make_folder, stored_files
+from graphspec.cache.folder.quarantine import noted
 from graphspec.cache.leftovers import unique_name
 
 if TYPE_CHECKING:
@@ -193,7 +194,13 @@ def discard(root: str, file: StoredFile) -> bool:
         # Gone, or a link that leads nowhere.
         if not os.path.lexists(file.path):
             return False
-    return move_away(root, file.path)
+    removed = move_away(root, file.path)
+    about = noted(file.path) if file.quarantined else None
+    if about is not None:
+        # It may have come after the listing. Whoever sets it aside looks for its note afterwards, and this looks for the
+        # file: one of the two sees the other, and no file stays without its reason.
+        move_away(root, about)
+    return removed
 
 
 def move_away(root: str, path: str) -> bool:

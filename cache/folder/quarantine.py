@@ -96,6 +96,11 @@ def _items(folder: str) -> Iterator[_Item]:
             yield _Item(path=path, age=(changed, int(parts[4])), bytes=size)
 
 
+def noted(path: str) -> str | None:
+    """The file whose reason is in `path`; None where that is no note."""
+    return path.removesuffix(_REASON) if path.endswith(_REASON) else None
+
+
 def _is_gone(path: str) -> bool:
     return not os.path.lexists(path)
 

@@ -234,6 +234,19 @@ def test_what_lies_in_the_quarantine_counts(root):
     assert there(root) == {"b"}
 
 
+def test_a_note_never_goes_without_its_file(root):
+    """The file may have come between the listing and the removal: left behind, nobody would know what is wrong with it."""
+    folder = Path(root) / "quarantine"
+    folder.mkdir(parents=True)
+    note = folder / "ab.v3.entry.graphspec.host.1-2.3.4.5.reason"
+    note.write_text("truncated")
+    (listed,) = quarantined_files(root)
+    come = note.with_suffix("")
+    come.write_bytes(b"no entry")
+    assert discard(root, listed)
+    assert list(folder.iterdir()) == []
+
+
 def test_times_of_use_that_are_known_better_count(root):
     """The file's own time is known to the hour; the process that has just read an entry knows more."""
     paths = {name: stored(root, name, idle=3600 - i) for i, name in enumerate("abc")}
