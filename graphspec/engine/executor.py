@@ -57,6 +57,9 @@ class Executor:
                 tokens=[made.randrange(spec.model.vocab_size) for _ in range(rows)],
                 position=0,
                 blocks=range(1 + at * each, 1 + (at + 1) * each),
+                parents=[made.randint(-1, draft - 1) for draft in range(key.k)]
+                if spec.drafts_in_trees
+                else (),
             )
             for at in range(key.bucket)
         ]
@@ -87,11 +90,12 @@ class Executor:
         positions, slots = b.positions.tensor[:rows], b.slots.tensor[:rows]
         tables, lens = b.block_tables.tensor[:requests], b.context_lens.tensor[:requests]
         starts = b.query_starts.tensor[: requests + 1]
+        unseen = None if b.unseen is None else b.unseen.tensor[:rows]
         hidden = F.embedding(b.token_ids.tensor[:rows], w.embedding)
         outputs = []
         for layer, cache in zip(w.unit_layers, self.cache, strict=True):
             q, k, v = self._input(hidden, positions, layer.attention_norm, layer.w_qkv)
-            attended = paged_attention(q, k, v, cache, slots, tables, lens, starts)
+            attended = paged_attention(q, k, v, cache, slots, tables, lens, starts, unseen)
             (hidden,) = self._output(
                 attended, hidden, layer.w_o, layer.mlp_norm, layer.w_gate_up, layer.w_down
             )

@@ -3,7 +3,9 @@
 scheduler.plan -> copy blocks -> graph or pieces -> verify_step -> scheduler.finish -> drafter.propose
 """
 
+import itertools
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,6 +15,7 @@ import torch
 from graphspec.capture.keys import GraphMode
 from graphspec.capture.manager import CaptureManager
 from graphspec.config.device import Target
+from graphspec.engine.adaptive import AdaptiveVerification
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.drafters.context import DraftContext, Export
 from graphspec.engine.drafters.making import make_drafter
@@ -25,9 +28,11 @@ from graphspec.engine.request import Delta, Request
 from graphspec.engine.sampling import Accepted, SamplingParams
 from graphspec.engine.scheduler import Scheduled, Scheduler, StepLimits, StepPlan, StepResult
 from graphspec.engine.stop import Decode, FinishReason
-from graphspec.engine.verification import Rows, verify_step
-from graphspec.errors import Problem, RequestError
+from graphspec.engine.trees import Path, move_kept, rows_in_order
+from graphspec.engine.verification import Rows, check_trees, verify_step
+from graphspec.errors import Problem, RequestError, SpecError
 from graphspec.kernels import warm_verify
+from graphspec.resolve.spec import EngineSpec
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +71,8 @@ class Generator:
     `end_of_text` ends a request that does not ignore it; `decode` turns tokens into text, and without it there is none.
     `export` receives hidden states, where the method exports them. `compiled_sampling` compiles verification before the
     engine is ready (20 s of one core on a CPU), for requests that are not greedy; without it they are verified by plain
-    torch on a CPU, so that nothing is ever compiled later.
+    torch on a CPU, so that nothing is ever compiled later. `adaptive` takes the place of the choice of drafts that the contract
+    asks for.
     """
 
     def __init__(
@@ -78,10 +84,13 @@ class Generator:
         decode: Decode | None = None,
         export: Export | None = None,
         compiled_sampling: bool = False,
+        adaptive: AdaptiveVerification | None = None,
     ) -> None:
         self._executor = executor
         self._manager = manager
         self._spec = spec = executor.spec
+        check_trees(spec)
+        self._adaptive = adaptive or AdaptiveVerification.of(spec, manager, executor)
         self._has_text = decode is not None
         self.scheduler = Scheduler(
             StepLimits.of(spec),
@@ -89,6 +98,7 @@ class Generator:
             manager.dispatch,
             end_of_text=end_of_text,
             decode=decode,
+            trim=None if self._adaptive is None else self._adaptive.lengths,
         )
         self._metrics = EngineMetrics(self.scheduler, spec.num_speculative_tokens)
         self._drafter: Speculator | None = None
@@ -146,9 +156,13 @@ class Generator:
         before = {r.id: r for r in self.scheduler.running}
         ran = self._run(plan)
         accepted = self._verify(plan, before, ran)
+        # Before blocks are published: a later request may find these, and reads them by position.
+        self._move_kept(plan, accepted)
         result = self.scheduler.finish(plan, accepted)
+        if self._adaptive is not None:
+            self._adaptive.observe(plan, accepted)
         # The drafter sees the last step of a request too: its blocks may serve another one, with draft keys and states.
-        self._draft(plan, ran, result.finished)
+        self._draft(plan, ran, accepted, result.finished)
         self._forget([r.id for r in result.finished])
         self._metrics.count_step(plan, accepted, result, ran.rows)
         return result
@@ -285,7 +299,27 @@ class Generator:
         )
         return [next(made) if part.samples else None for part in plan.requests]
 
-    def _draft(self, plan: StepPlan, ran: _Ran, finished: Sequence[Request]) -> None:
+    def _move_kept(self, plan: StepPlan, accepted: Sequence[Accepted | None]) -> None:
+        """Keys and values of a tree's kept drafts lie between those of others, and go to the slots of their positions."""
+        paths = [
+            Path(
+                position=part.position + len(part.tokens) - 1 - part.drafts,
+                blocks=part.blocks,
+                kept=new.kept,
+            )
+            for part, new in zip(plan.requests, accepted, strict=True)
+            if new is not None and new.kept
+        ]
+        if paths:
+            move_kept(self._executor.cache, paths)
+
+    def _draft(
+        self,
+        plan: StepPlan,
+        ran: _Ran,
+        accepted: Sequence[Accepted | None],
+        finished: Sequence[Request],
+    ) -> None:
         """Shows the drafter what the step computed, and takes its drafts. At a depth of 0 it is shown too: a hole in its
         keys and values would stay when the depth rises again."""
         for part in plan.requests:
@@ -300,15 +334,24 @@ class Generator:
         ]
         if not seen:
             return
-        outputs = ran.outputs
-        drafts = self._drafter.propose(
-            TargetStep(requests=seen, hidden=outputs.hidden, aux=outputs.aux)
+        kept = {
+            p.request: a.kept for p, a in zip(plan.requests, accepted, strict=True) if a is not None
+        }
+        begun = time.perf_counter()
+        drafts = self._drafter.propose(_shown(seen, kept, ran.outputs))
+        proposed = {c.request: d for c, d in zip(seen, drafts, strict=True) if d.tokens}
+        scores = {}
+        if self._adaptive is not None and proposed:
+            self._adaptive.drafted(len(seen), time.perf_counter() - begun)
+            scores = {id_: self._adaptive.scores(id_, d) for id_, d in proposed.items()}
+        parents = {id_: _tree_of(self._spec, d) for id_, d in proposed.items()}
+        self.scheduler.propose(
+            {id_: d.tokens for id_, d in proposed.items()}, parents=parents, scores=scores
         )
-        proposed = {c.request: _chain(d) for c, d in zip(seen, drafts, strict=True) if d.tokens}
-        self.scheduler.propose({request: d.tokens for request, d in proposed.items()})
-        for request, d in proposed.items():
-            if d.logits is not None:
-                self._draft_logits[request] = d.logits
+        for id_, d in proposed.items():
+            # A tree is verified without: the target's own tokens decide.
+            if d.logits is not None and not parents[id_]:
+                self._draft_logits[id_] = d.logits
 
     def _computed(self, part: Scheduled, request: Request, row: int, depth: int) -> Computed:
         return Computed(
@@ -326,6 +369,8 @@ class Generator:
     def _forget(self, requests: Sequence[int]) -> None:
         for request in requests:
             self._draft_logits.pop(request, None)
+            if self._adaptive is not None:
+                self._adaptive.forget(request)
             if self._drafter is not None:
                 self._drafter.forget(request)
 
@@ -346,19 +391,45 @@ def generation_of(request: Request, finished: FinishReason) -> Generation:
     )
 
 
-def _chain(proposal: Proposal) -> Proposal:
-    """The first branch of a tree of drafts: a step verifies one token a position."""
-    if proposal.parents is None:
-        return proposal
-    branch, parent = [], -1
-    while parent in proposal.parents:
-        parent = proposal.parents.index(parent)
-        branch.append(parent)
-    logits = None if proposal.logits is None else proposal.logits[branch]
-    return Proposal(tokens=[proposal.tokens[at] for at in branch], logits=logits)
+def _tree_of(spec: EngineSpec, proposal: Proposal) -> Sequence[int]:
+    """The parents of drafts that form a tree, and nothing for a chain. Raises `SpecError` for a tree where the contract has
+    none: buffers and graphs are without a mask then."""
+    parents = proposal.parents or ()
+    if not spec.drafts_in_trees:
+        if list(parents) == list(range(-1, len(parents) - 1)):
+            return ()
+        raise SpecError(
+            Problem(
+                where="speculative.method",
+                found="drafts that form a tree",
+                wanted="a chain: the contract says of the method that drafts_in_trees is False",
+                hint="a method whose drafts may form trees says so in its SpeculatorConfig",
+            )
+        )
+    return parents
+
+
+def _shown(
+    seen: Sequence[Computed], kept: Mapping[int, Sequence[int] | None], outputs: StepOutputs
+) -> TargetStep:
+    """What a drafter sees of a step: rows of a tree's kept drafts come behind one another, as those of a chain do."""
+    rows = rows_in_order([(c.row, c.count, kept.get(c.request)) for c in seen])
+    if rows is None:
+        return TargetStep(requests=seen, hidden=outputs.hidden, aux=outputs.aux)
+    at = torch.tensor(rows, device=outputs.logits.device)
+    firsts = itertools.accumulate((c.count for c in seen), initial=0)
+    return TargetStep(
+        requests=[attrs.evolve(c, row=first) for c, first in zip(seen, firsts, strict=False)],
+        hidden=None if outputs.hidden is None else outputs.hidden.index_select(0, at),
+        aux=None if outputs.aux is None else outputs.aux.index_select(0, at),
+    )
 
 
 def _rows(part: Scheduled, padding: int) -> RequestRows:
     return RequestRows(
-        tokens=part.tokens, position=part.position, blocks=part.blocks, padding=padding
+        tokens=part.tokens,
+        position=part.position,
+        blocks=part.blocks,
+        padding=padding,
+        parents=part.parents,
     )

@@ -21,13 +21,15 @@ Mode = tuple[str, str]
 class EngineCounts:
     """Counts since the engine began, and how things stand now.
 
-    A draft is one request's drafts in one step. `accepted_at` has for each position how often the draft there was right;
+    A draft is one request's drafts in one step; `trimmed_tokens` of them were not verified, as not worth their time, and count
+    as wrong. `accepted_at` has for each position how often the draft there was right;
     stop rules may have cut it off afterwards. `depths` counts steps by the k they verified, `modes` by how they ran.
     `tokens` were computed for requests, `padding` beside them. `prefix_queries` and `prefix_hits` are prompt tokens.
     """
 
     drafts: int
     draft_tokens: int
+    trimmed_tokens: int
     accepted_tokens: int
     accepted_at: tuple[int, ...]
     depths: Mapping[int, int]
@@ -71,13 +73,12 @@ class EngineMetrics:
         """Counts a finished step that computed `rows` rows, padding included."""
         total = self._total
         for part, new in zip(plan.requests, accepted, strict=True):
-            if new is not None and part.drafts:
-                # Without a token behind them where verification broke off.
-                right = len(new.tokens) - (not new.broken)
+            if new is not None and (part.drafts or part.trimmed):
                 total["drafts"] += 1
-                total["draft_tokens"] += part.drafts
-                total["accepted_tokens"] += right
-                for at in range(right):
+                total["draft_tokens"] += part.drafts + part.trimmed
+                total["trimmed_tokens"] += part.trimmed
+                total["accepted_tokens"] += new.right
+                for at in range(new.right):
                     self._accepted_at[at] += 1
         total["tokens"] += plan.tokens
         total["padding"] += rows - plan.tokens
@@ -98,7 +99,10 @@ class EngineMetrics:
 
     def snapshot(self) -> EngineCounts:
         """The counts so far."""
-        names = "drafts draft_tokens accepted_tokens tokens padding generated_tokens prefix_queries prefix_hits preemptions"
+        names = (
+            "drafts draft_tokens trimmed_tokens accepted_tokens tokens padding generated_tokens prefix_queries "
+            "prefix_hits preemptions"
+        )
         return EngineCounts(
             **{name: self._total[name] for name in names.split()},
             accepted_at=tuple(self._accepted_at),
@@ -131,6 +135,7 @@ class EngineCollector:
     | ``graphspec_engine_steps_total`` | mode, reason | steps by graph, and why not a full one |
     | ``graphspec_engine_verified_depth_total`` | k | steps by the depth that they verified |
     | ``graphspec_engine_tokens_total`` | kind | rows computed: `real`, `padding` |
+    | ``graphspec_engine_trimmed_draft_tokens_total`` | | draft tokens that adaptive verification left out; they count as wrong |
     """
 
     def __init__(self, model_name: str, counts: Callable[[], EngineCounts]) -> None:
@@ -172,6 +177,7 @@ _COUNTERS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     ("graphspec_engine_steps", "Steps, by the graph that they ran in.", ("mode", "reason")),
     ("graphspec_engine_verified_depth", "Steps, by the depth that they verified.", ("k",)),
     ("graphspec_engine_tokens", "Rows that were computed.", ("kind",)),
+    ("graphspec_engine_trimmed_draft_tokens", "Draft tokens that were not verified.", ()),
 )
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that hold blocks."),
@@ -196,5 +202,6 @@ def _values(c: EngineCounts) -> Iterator[_Samples]:
     yield list(c.modes.items())
     yield [((str(k),), value) for k, value in c.depths.items()]
     yield [(("real",), c.tokens), (("padding",), c.padding)]
+    yield one(c.trimmed_tokens)
     yield from map(one, (c.running, c.waiting, c.kv_usage))
     yield one(c.acceptance_length) if c.drafts else []

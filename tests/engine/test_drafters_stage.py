@@ -25,7 +25,11 @@ _LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
 OPTIONS = {
     "ngram": _LOOKUP,
     "ngram_gpu": _LOOKUP,
-    "dspark": {"enable_adaptive_verification": True},
+    # Confidences of its own, and margins.
+    **{
+        name: {"enable_adaptive_verification": True}
+        for name in ("dspark", "dflash", "eagle", "draft_model", "mtp multi-module", "medusa")
+    },
     # A fresh drafter does not know earlier outputs.
     "suffix": {"suffix_decoding_max_cached_requests": 0},
 }

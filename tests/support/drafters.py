@@ -32,6 +32,7 @@ BLOCK, K, POISON = 4, 4, 1e4
 _HEAD = {**TINY, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}
 _MASK = {"mask_token_id": 95}
 _QWEN = {**_HEAD, "model_type": "qwen3", "num_hidden_layers": 2, **_MASK, "block_size": 8}
+_MEDUSA = {"medusa_num_heads": 4, "medusa_num_layers": 1}
 
 HEADS: Mapping[str, Mapping[str, Any]] = {
     "eagle": {"config": _HEAD, "method": "eagle"},
@@ -99,7 +100,8 @@ HEADS: Mapping[str, Mapping[str, Any]] = {
         },
         "method": "dspark",
     },
-    "medusa": {"config": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "method": "medusa"},
+    "medusa": {"config": _MEDUSA, "method": "medusa"},
+    "medusa tree": {"config": _MEDUSA, "method": "medusa", "speculator_options": {"top_k": 3}},
 }
 """Draft heads by the names of `support.speculative.CASES`: what their config.json says, and the section that names them."""
 
@@ -361,6 +363,7 @@ class Stage:
         for mine, fresh in (
             (proposal.logits, expected.logits),
             (proposal.confidence, expected.confidence),
+            (proposal.margins, expected.margins),
         ):
             assert (mine is None) == (fresh is None)
             if mine is not None:

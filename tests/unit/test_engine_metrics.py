@@ -20,7 +20,7 @@ FULL = Dispatch(k=3, key=CaptureKey(Phase.TARGET_VERIFY, 3, 4))
 MIXED = Dispatch(k=3, reason=Fallthrough.MIXED_BATCH)
 
 
-def part(request, drafts):
+def part(request, drafts, trimmed=0):
     return Scheduled(
         request=request,
         position=5,
@@ -28,6 +28,7 @@ def part(request, drafts):
         drafts=drafts,
         samples=True,
         blocks=(1, 2),
+        trimmed=trimmed,
     )
 
 
@@ -36,7 +37,8 @@ def step(parts, route, **more):
 
 
 def counted():
-    """A full step of three requests with 3, 2 and no drafts, of which 3 and 0 were right, and a mixed step."""
+    """A full step of three requests with 3, 2 and no drafts, of which 3 and 0 were right and one more was left out, and a mixed
+    step."""
     scheduler = Sim(PLAIN, KVLimits(block_size=4, num_blocks=9), lambda r, k: []).scheduler
     metrics = EngineMetrics(scheduler, 3)
     accepted = [Accepted(tokens=(1, 2, 3, 4)), Accepted(tokens=(7,)), Accepted(tokens=(8,))]
@@ -48,7 +50,9 @@ def counted():
             Delta(request=2, tokens=(8,)),
         )
     )
-    plan = step([part(0, 3), part(1, 2), part(2, 0)], FULL, admitted=((20, 16),), preempted=(9,))
+    plan = step(
+        [part(0, 3), part(1, 2, trimmed=1), part(2, 0)], FULL, admitted=((20, 16),), preempted=(9,)
+    )
     metrics.count_step(plan, accepted, result, rows=16)
     chunk = attrs.evolve(part(1, 0), tokens=(1,) * 6, samples=False)
     metrics.count_step(step([chunk], MIXED), [None], StepResult(), rows=6)
@@ -56,9 +60,11 @@ def counted():
 
 
 def test_drafts_are_counted_as_they_were_verified():
-    """What a stop rule cut off afterwards was right all the same; requests without drafts are no drafts."""
+    """What a stop rule cut off afterwards was right all the same; requests without drafts are no drafts; what was left out
+    counts as wrong."""
     counts = counted().snapshot()
-    assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (2, 5, 3)
+    assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (2, 6, 3)
+    assert counts.trimmed_tokens == 1
     assert counts.accepted_at == (1, 1, 1)
     assert counts.acceptance_length == 2.5
     assert counts.generated_tokens == 4
@@ -108,7 +114,8 @@ def test_prometheus_reads_every_count_under_its_name():
     samples = scraped(counted())
     assert samples == {
         ("vllm:spec_decode_num_drafts_total",): 2,
-        ("vllm:spec_decode_num_draft_tokens_total",): 5,
+        ("vllm:spec_decode_num_draft_tokens_total",): 6,
+        ("graphspec_engine_trimmed_draft_tokens_total",): 1,
         ("vllm:spec_decode_num_accepted_tokens_total",): 3,
         ("vllm:spec_decode_num_accepted_tokens_per_pos_total", ("position", "0")): 1,
         ("vllm:spec_decode_num_accepted_tokens_per_pos_total", ("position", "1")): 1,

@@ -39,7 +39,7 @@ class AutoregressiveDrafter:
 
     def propose(self, step: TargetStep) -> list[Proposal]:
         """Drafts for each request; requests that want none only get their keys and values up to date."""
-        draws = [Draws(r, self._context.samples) for r in step.requests]
+        draws = [self._context.draws(r) for r in step.requests]
         if not draws:
             return []
         depth = [self._context.depth(r) for r in step.requests]

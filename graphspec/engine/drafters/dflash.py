@@ -110,7 +110,7 @@ class DFlashSpeculator:
 
     def propose(self, step: TargetStep) -> list[Proposal]:
         """Drafts for each request; requests that want none only get their keys and values up to date."""
-        draws = [Draws(r, self._context.samples) for r in step.requests]
+        draws = [self._context.draws(r) for r in step.requests]
         depth = [self._context.depth(r) for r in step.requests]
         with torch.no_grad():
             if draws:

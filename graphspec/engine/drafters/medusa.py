@@ -14,6 +14,7 @@ from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.head_weights import HeadReader
 from graphspec.engine.drafters.layers import product
 from graphspec.engine.drafters.protocol import Proposal, TargetStep
+from graphspec.kernels.adaptive_model import margin_of
 from graphspec.speculators.medusa import MedusaSpeculatorConfig
 
 
@@ -64,6 +65,8 @@ class MedusaSpeculator:
 
     def __init__(self, context: DraftContext, heads: Sequence[MedusaHead], top_k: int) -> None:
         self._context, self._heads, self._top_k = context, heads, top_k
+        # A margin is that to the second one.
+        self._candidates = max(top_k, 2) if context.wants_margins else top_k
         spec = context.spec
         self._hidden = torch.zeros(
             spec.scheduler.max_num_seqs,
@@ -109,10 +112,10 @@ class MedusaSpeculator:
         return {"draft.hidden": self._hidden, **named}
 
     def draft_pass(self, bucket: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """All heads over `bucket` states in the buffer: log probabilities and ids of the best, each [bucket, heads, top_k]."""
+        """All heads over `bucket` states in the buffer: log probabilities and ids of the best, each [bucket, heads, candidates]."""
         hidden = self._hidden[:bucket]
         tops = [
-            torch.topk(torch.log_softmax(head.logits(hidden), -1), self._top_k, -1)
+            torch.topk(torch.log_softmax(head.logits(hidden), -1), self._candidates, -1)
             for head in self._heads
         ]
         return torch.stack([t.values for t in tops], 1), torch.stack([t.indices for t in tops], 1)
@@ -121,7 +124,8 @@ class MedusaSpeculator:
         self, scores: Sequence[Sequence[float]], ids: Sequence[Sequence[int]], k: int
     ) -> Proposal:
         if self._top_k == 1:
-            return Proposal(tokens=tuple(row[0] for row in ids[:k]))
+            margins = [margin_of(row[0], row[1]) for row in scores[:k] if len(row) > 1]
+            return Proposal(tokens=tuple(row[0] for row in ids[:k]), margins=margins or None)
         tokens, parents = grow_tree(scores, ids, k)
         return Proposal(tokens=tokens, parents=parents)
 

@@ -177,7 +177,7 @@ class MTPSpeculator:
 
     def _span(self, request: Computed, hidden: torch.Tensor) -> _Span:
         """The request's rows with the kept states before them, and keeps those of its last positions."""
-        draws = Draws(request, self._context.samples)
+        draws = self._context.draws(request)
         states = hidden[request.row : request.row + request.count]
         start, again = request.first, len(self._modules) - 1
         end, kept = self._kept.get(request.request, (-1, states))
