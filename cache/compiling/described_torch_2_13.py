@@ -118,30 +118,31 @@ def _properties(gpu: DescribedGpu) -> Any:
 def _interface(gpu: DescribedGpu, properties: Any) -> type[Any]:
     from torch._dynamo.device_interface import CudaInterface
 
-    class DescribedInterface(CudaInterface):
-        """Torch's interface of CUDA devices, for one that is not here."""
+    def noted(device: Any = None) -> Any:
+        return properties
 
-        class Worker:
-            """What inductor's own processes would ask."""
-
-            set_device = staticmethod(lambda device: None)
-            current_device = staticmethod(lambda: 0)
-            get_device_properties = staticmethod(lambda device=None: properties)
-
-        is_available = staticmethod(lambda: True)
-        device_count = staticmethod(lambda: 1)
-        current_device = staticmethod(lambda: 0)
-        set_device = staticmethod(lambda device: None)
-        exchange_device = staticmethod(lambda device: 0)
-        maybe_exchange_device = staticmethod(lambda device: 0)
-        get_device_properties = staticmethod(lambda device=None: properties)
-        get_compute_capability = staticmethod(lambda device=None: gpu.number)
-        is_triton_capable = staticmethod(lambda device=None: True)
-        raise_if_triton_unavailable = staticmethod(lambda device=None: None)
-        get_raw_stream = staticmethod(refuse)
-        synchronize = staticmethod(refuse)
-
-    return DescribedInterface
+    # What inductor's own processes would ask.
+    worker = {
+        "set_device": staticmethod(lambda device: None),
+        "current_device": staticmethod(lambda: 0),
+        "get_device_properties": staticmethod(noted),
+    }
+    members = {
+        "Worker": type("Worker", (), worker),
+        "is_available": staticmethod(lambda: True),
+        "device_count": staticmethod(lambda: 1),
+        "current_device": staticmethod(lambda: 0),
+        "set_device": staticmethod(lambda device: None),
+        "exchange_device": staticmethod(lambda device: 0),
+        "maybe_exchange_device": staticmethod(lambda device: 0),
+        "get_device_properties": staticmethod(noted),
+        "get_compute_capability": staticmethod(lambda device=None: gpu.number),
+        "is_triton_capable": staticmethod(lambda device=None: True),
+        "raise_if_triton_unavailable": staticmethod(lambda device=None: None),
+        "get_raw_stream": staticmethod(refuse),
+        "synchronize": staticmethod(refuse),
+    }
+    return type("DescribedInterface", (CudaInterface,), members)
 
 
 def _compile_without_runs(kernels: list[Mapping[str, Any]]) -> Callable[[Any], None]:
