@@ -11,7 +11,7 @@ from graphspec.kernels import ngram_compiled as compiled
 from graphspec.kernels.ngram import Tie
 
 _LINE = 16  # Words of a cache line.
-_AHEAD = 4096
+_AHEAD = 1024
 _POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE of Linux 5.14, which Python has no name for."""
 

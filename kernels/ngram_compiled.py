@@ -223,6 +223,69 @@ def _search(  # noqa: PLR0912 - a loop that calls nothing: see the head of the m
     return found, length, probes
 
 
+@_inner()
+def _search_on(
+    row: Any,
+    table: Any,
+    last: Any,
+    previous: Any,
+    rule: Any,
+    bits: Any,
+    multiplier: Any,
+    end: Any,
+    value: Any,
+) -> Any:
+    """`_search` as a call, for where it is rare."""
+    _, _, probes = _search(row, table, last, previous, rule, bits, multiplier, end, value, ENTER)
+    return probes
+
+
+@_inner()
+def _enter_block(
+    row: Any,
+    table: Any,
+    last: Any,
+    previous: Any,
+    values: Any,
+    rule: Any,
+    bits: Any,
+    multiplier: Any,
+    end: Any,
+    first: Any,
+    count: Any,
+) -> Any:
+    """Enters tokens `first` to `count` of a block whose hashes are `values`, and returns the longest probe.
+
+    Nearly all of them end an n-gram that is new and whose first place is free, or one that is known with all of the window.
+    These need few registers and no call; for the others there is `_search`.
+    """
+    _, max_n, _, place_bits, level_bits = rule
+    places, shift, probes = (np.int64(1) << place_bits) - 1, np.uint32(32 - bits), np.int64(0)
+    for i in range(first, count):
+        value, here = np.uint32(values[i]), end + i
+        if i + AHEAD < count:
+            _prefetch(table, np.int64(values[i + AHEAD] >> shift))
+            # Without asking whether there is an entry: that is a branch which nobody can predict.
+            _prefetch(row, np.int64(table[np.int64(values[i + AHEAD // 2] >> shift)]) & places)
+        at = np.int64(value >> shift)
+        entry = np.int64(table[at])
+        tag = np.int64(np.uint32(value << np.uint32(bits))) >> (place_bits + level_bits)
+        key = tag << level_bits
+        if entry == 0:
+            table[at] = np.uint32((key << place_bits) | here)
+            continue
+        if entry >> place_bits == key:
+            other, same = entry & places, np.int64(0)
+            most = min(max_n, other)
+            while same < most and row[other - 1 - same] == row[here - 1 - same]:
+                same += 1
+            if same == max_n:
+                continue
+        tried = _search_on(row, table, last, previous, rule, bits, multiplier, here, value)
+        probes = max(probes, tried)
+    return probes
+
+
 @_inner(forceinline=True)
 def _match(found: Any, length: Any, previous: Any, rule: Any, end: Any) -> Any:
     """The position behind the place that is asked for: the first of the longest match, or the latest."""
@@ -243,13 +306,13 @@ def _give_room(state: Any, length: Any) -> None:
 
 
 @_inner()
-def _enter(  # noqa: PLR0912 - as above
+def _enter(
     row: Any, table: Any, last: Any, previous: Any, values: Any, state: Any, layout: Any
 ) -> None:
     """Enters the n-grams of the tokens that were added. A table that is made anew is the same work from the first token on."""
     rule = _rule_of(layout)
-    min_n, max_n, latest, place_bits, _ = rule
-    levels, places = max_n - min_n + 1, (np.int64(1) << place_bits) - 1
+    min_n, max_n, latest, _, _ = rule
+    levels = max_n - min_n + 1
     length, end = state[LENGTH], state[NEXT]
     state[MATCH] = 0
     while end <= length:
@@ -257,7 +320,6 @@ def _enter(  # noqa: PLR0912 - as above
             _clear(table, state)
             end = 1
         bits, multiplier = state[BITS], _multiplier(state)
-        shift = np.uint32(32 - bits)
         count, probes = min(BLOCK, length - end + 1), np.int64(0)
         first = max(0, min_n - end)
         many = count > AHEAD
@@ -269,16 +331,15 @@ def _enter(  # noqa: PLR0912 - as above
                 for i in range(first, count):
                     token = np.uint32(row[end - n + i])
                     values[i] = np.uint32((values[i] + token + np.uint32(1)) * multiplier)
+        if many and not latest:
+            # The last token is left for below, which notes its match.
+            most = min(count, length - end)
+            probes = _enter_block(
+                row, table, last, previous, values, rule, bits, multiplier, end, first, most
+            )
+            first = max(first, most)
         for i in range(first, count):
-            if many:
-                value = np.uint32(values[i])
-                if i + AHEAD < count:
-                    _prefetch(table, np.int64(values[i + AHEAD] >> shift))
-                    entry = np.int64(table[np.int64(values[i + AHEAD // 2] >> shift)])
-                    if entry:
-                        _prefetch(row, (entry & places) - 1)
-            else:
-                value = _hash(row, end + i, min_n, multiplier)
+            value = np.uint32(values[i]) if many else _hash(row, end + i, min_n, multiplier)
             if latest:
                 for at in range((end + i) * levels, (end + i + 1) * levels):
                     last[at] = np.int32(0)
