@@ -7,18 +7,24 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from graphspec.capture.keys import CaptureKey
+from graphspec.capture.keys import CaptureKey, GraphMode, Phase
+from graphspec.capture.pieces import Piece, run_pieces
 from graphspec.engine.attention import paged_attention
 from graphspec.engine.buffers import RequestRows, allocate_buffers, allocate_cache
+from graphspec.engine.drafters.making import device_drafter
+from graphspec.engine.drafters.protocol import CapturedSpeculator
 from graphspec.engine.llama import rms_norm
 from graphspec.engine.outputs import StepOutputs, aux_layers
+from graphspec.engine.target_pieces import TargetPieces, Units
 from graphspec.engine.weights import Weights
 from graphspec.resolve.spec import EngineSpec
 
 
 class Executor:
-    """Weights, KV cache, buffers and artifacts of one replica. It is the step source that graphs are captured from.
+    """Weights, KV cache, buffers and artifacts of one replica. It is the step source that graphs are captured from: the
+    target's whole decode steps, its pieces, and the passes of `drafter`.
 
+    `drafter` is the method's, where it drafts on the device; drafters on the host are the generator's own.
     `debug_padding` poisons what no request owns: results of requests must not change by a bit.
     """
 
@@ -38,40 +44,66 @@ class Executor:
         self._output = artifacts["attention_output"]
         self._head = artifacts["head"]
         self._aux_layers = aux_layers(spec)
+        self.drafter = device_drafter(spec, weights, debug_padding=debug_padding)
+        self._pieces: TargetPieces | None = None
+        if spec.mode.granted.needs_piecewise:
+            self._pieces = TargetPieces(
+                spec,
+                weights,
+                Units(attention_input=self._input, attention_output=self._output),
+                self.buffers,
+                self.cache,
+                self._aux_layers,
+                debug_padding=debug_padding,
+            )
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Buffers, cache and weights: everything that a captured step has the addresses of."""
-        return {**self.buffers.by_name(), "cache": self.cache, **self.weights.by_name}
+        """Buffers, caches and weights: everything that a captured step has the addresses of."""
+        named = {**self.buffers.by_name(), "cache": self.cache, **self.weights.by_name}
+        if self._pieces is not None:
+            named.update(self._pieces.static_tensors())
+        if self.drafter is not None:
+            for name, tensor in self.drafter.static_tensors().items():
+                named[f"drafter.{name}"] = tensor
+        return named
 
     def fill_example(self, key: CaptureKey, variant: int) -> None:
         """A step of `key` on pseudo-random tokens. For use before serving: it writes to the first blocks of the cache."""
-        rows, spec = 1 + key.k, self.spec
-        each = -(-rows // spec.kv_cache.block_size)
-        if key.bucket * each >= spec.kv_cache.num_blocks:
-            # Too few blocks for one's own each: rows that share the scratch block must be equal to be deterministic.
-            self.buffers.write([self.padding_request(key.k)] * key.bucket)
-            return
-        made = random.Random(variant)
-        requests = [
-            RequestRows(
-                tokens=[made.randrange(spec.model.vocab_size) for _ in range(rows)],
-                position=0,
-                blocks=range(1 + at * each, 1 + (at + 1) * each),
-                parents=[made.randint(-1, draft - 1) for draft in range(key.k)]
-                if spec.drafts_in_trees
-                else (),
-            )
-            for at in range(key.bucket)
-        ]
-        self.buffers.write(requests)
+        if key.phase is Phase.DRAFT:
+            self._captured_drafter().fill_draft_example(key, variant)
+        elif key.mode is GraphMode.PIECEWISE:
+            self._fill_pieces(key, variant)
+        else:
+            self.buffers.write(self._examples(key.bucket, 1 + key.k, random.Random(variant)))
 
     def padding_request(self, k: int) -> RequestRows:
         """A request of 1 + k rows that no result is read from."""
         return RequestRows(tokens=(), position=0, blocks=(), padding=1 + k)
 
     def step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
-        """A uniform decode step of `key` on the buffers' content: `StepOutputs`, flat."""
+        """A step of `key` on the buffers' content. The target's whole step gives `StepOutputs`, flat; its pieces give the
+        last layer's output and the auxiliary ones; a draft phase what its drafter reads."""
+        if key.phase is Phase.DRAFT:
+            return self._captured_drafter().draft_step(key)
+        if key.mode is GraphMode.PIECEWISE:
+            return run_pieces(self.pieces(key))
         return self._outputs(*self._layers(key.tokens, key.bucket)).flat()
+
+    def pieces(self, key: CaptureKey) -> Sequence[Piece]:
+        """The parts of a step in pieces."""
+        return self._in_pieces().pieces(key)
+
+    def write_pieces(self, key: CaptureKey, requests: Sequence[RequestRows]) -> int:
+        """Copies in a step that runs in pieces; gives its number of rows, without the graph's padding."""
+        return self._in_pieces().write(requests, key.bucket)
+
+    def scored(self, last: Sequence[torch.Tensor], rows: Sequence[int]) -> StepOutputs:
+        """The outputs of a step whose pieces gave `last`, with logits for the given rows only."""
+        hidden, *aux = last
+        with torch.no_grad():
+            return self._outputs(
+                hidden, aux[0] if aux else None, torch.tensor(rows, device=hidden.device)
+            )
 
     def run(self, requests: Sequence[RequestRows], rows: Sequence[int]) -> StepOutputs:
         """Any step, without a graph: compiled pieces with attention between. Logits for the given rows only."""
@@ -83,6 +115,42 @@ class Executor:
     def logits(self, requests: Sequence[RequestRows]) -> torch.Tensor:
         """Logits [rows, vocabulary] of every row of a step."""
         return self.run(requests, range(sum(len(r.tokens) + r.padding for r in requests))).logits
+
+    def _examples(self, count: int, rows: int, made: random.Random) -> Sequence[RequestRows]:
+        """`count` requests of `rows` random tokens, each in blocks of its own from the first on."""
+        each = -(-rows // self.spec.kv_cache.block_size)
+        if count * each >= self.spec.kv_cache.num_blocks:
+            # Too few blocks for one's own each: rows that share the scratch block must be equal to be deterministic.
+            return [self.padding_request(rows - 1)] * count
+        vocabulary = self.spec.model.vocab_size
+        return [
+            RequestRows(
+                tokens=[made.randrange(vocabulary) for _ in range(rows)],
+                position=0,
+                blocks=range(1 + at * each, 1 + (at + 1) * each),
+                parents=[made.randint(-1, draft - 1) for draft in range(rows - 1)]
+                if self.spec.drafts_in_trees
+                else (),
+            )
+            for at in range(count)
+        ]
+
+    def _fill_pieces(self, key: CaptureKey, variant: int) -> None:
+        pieces, made = self._in_pieces(), random.Random(variant)
+        count = min(key.bucket, self.spec.scheduler.max_num_seqs)
+        rows = pieces.write(self._examples(count, 1, made), key.bucket)
+        vocabulary = self.spec.model.vocab_size
+        others = [made.randrange(vocabulary) for _ in range(key.bucket - rows)]
+        self.buffers.token_ids.copy_in(others, at=rows)
+        pieces.fill(key.bucket, torch.Generator().manual_seed(variant))
+
+    def _in_pieces(self) -> TargetPieces:
+        assert self._pieces is not None, "the granted mode has pieces"
+        return self._pieces
+
+    def _captured_drafter(self) -> CapturedSpeculator:
+        assert self.drafter is not None, "the method drafts on the device"
+        return self.drafter
 
     def _layers(self, rows: int, requests: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Output of the last layer [rows, hidden_size], and those of the auxiliary ones side by side."""

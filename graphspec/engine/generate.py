@@ -18,6 +18,7 @@ from graphspec.config.device import Target
 from graphspec.engine.adaptive import AdaptiveVerification
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.drafters.context import DraftContext, Export
+from graphspec.engine.drafters.graphs import DraftGraphs
 from graphspec.engine.drafters.making import make_drafter
 from graphspec.engine.drafters.protocol import Computed, Proposal, Speculator, TargetStep
 from graphspec.engine.executor import Executor
@@ -103,7 +104,7 @@ class Generator:
         self._metrics = EngineMetrics(self.scheduler, spec.num_speculative_tokens)
         self._drafter: Speculator | None = None
         if spec.speculative is not None:
-            self._drafter = make_drafter(
+            self._drafter = executor.drafter or make_drafter(
                 DraftContext(spec=spec, weights=executor.weights, export=export)
             )
         device = spec.device.target
@@ -258,7 +259,8 @@ class Generator:
                 cache[:, :, target].copy_(cache[:, :, source])
 
     def _run(self, plan: StepPlan) -> _Ran:
-        """The target's step: a replay over requests padded to one width, or pieces over just the rows there are."""
+        """The target's step: a replay over requests padded to one width, pieces over rows padded to a bucket of tokens, or no
+        graph over just the rows there are."""
         key, executor = plan.route.key, self._executor
         if key is not None and key.mode is GraphMode.FULL:
             rows = [_rows(part, 1 + plan.route.k - len(part.tokens)) for part in plan.requests]
@@ -269,7 +271,7 @@ class Generator:
             starts = range(0, len(rows) * (1 + plan.route.k), 1 + plan.route.k)
             return _Ran(outputs=outputs, first=starts, scored=starts, rows=key.tokens)
         reason = plan.route.reason
-        self.routes[reason.value if reason else "no graph"] += 1
+        self.routes[str(key or (reason.value if reason else "no graph"))] += 1
         first: list[int] = []
         scored: list[int] = []
         asked: list[int] = []
@@ -281,8 +283,13 @@ class Generator:
             if part.samples:
                 asked.extend(range(at - 1 - part.drafts, at))
         # A unit is compiled for one row at least.
-        outputs = executor.run([_rows(part, 0) for part in plan.requests], asked or [0])
-        return _Ran(outputs=outputs, first=first, scored=scored, rows=at)
+        rows, wanted = [_rows(part, 0) for part in plan.requests], asked or [0]
+        if key is None:
+            outputs = executor.run(rows, wanted)
+            return _Ran(outputs=outputs, first=first, scored=scored, rows=at)
+        executor.write_pieces(key, rows)
+        outputs = executor.scored(self._manager.replay(key), wanted)
+        return _Ran(outputs=outputs, first=first, scored=scored, rows=key.tokens)
 
     def _verify(
         self, plan: StepPlan, before: Mapping[int, Request], ran: _Ran
@@ -338,7 +345,14 @@ class Generator:
             p.request: a.kept for p, a in zip(plan.requests, accepted, strict=True) if a is not None
         }
         begun = time.perf_counter()
-        drafts = self._drafter.propose(_shown(seen, kept, ran.outputs))
+        graphs = DraftGraphs(
+            depth=plan.depth,
+            dispatch=self._manager.dispatch_draft,
+            replay=self._manager.replay,
+        )
+        shown = attrs.evolve(_shown(seen, kept, ran.outputs), graphs=graphs)
+        drafts = self._drafter.propose(shown)
+        self._metrics.count_drafting(graphs.ran(sum(c.wanted > 0 for c in seen)))
         proposed = {c.request: d for c, d in zip(seen, drafts, strict=True) if d.tokens}
         scores = {}
         if self._adaptive is not None and proposed:

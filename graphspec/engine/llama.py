@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from graphspec.cache.units import CompileUnit, DynamicDim, TensorInput
+from graphspec.capture.keys import EVERY_KIND, GraphKind, GraphMode, Phase
 from graphspec.config.device import Target
 from graphspec.errors import Problem, SpecError
 from graphspec.keys.scope import Scope
@@ -93,6 +94,15 @@ class LlamaProgram:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
+
+    @property
+    def captures(self) -> frozenset[GraphKind]:
+        """Whole steps and pieces of the target, and the draft phase where the method's drafter has passes for a graph."""
+        from graphspec.engine.drafters.making import captures_drafts
+
+        if captures_drafts(self.spec):
+            return EVERY_KIND
+        return EVERY_KIND - {(Phase.DRAFT, GraphMode.FULL)}
 
     def units(self) -> Sequence[CompileUnit]:
         """The three units, each with a dynamic token dimension."""

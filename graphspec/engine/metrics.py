@@ -10,11 +10,13 @@ from typing import Any
 import attrs
 
 from graphspec.cache.tiers.metrics import prometheus_core
+from graphspec.capture.dispatch import Dispatch
 from graphspec.engine.sampling import Accepted
 from graphspec.engine.scheduler import Scheduler, StepPlan, StepResult
 
 Mode = tuple[str, str]
-"""How a step ran: in a `full` or `piecewise` graph, or in `none`; and why not in a full one, or an empty text."""
+"""How a step or a draft phase ran: in a `full` or `piecewise` graph, or in `none`; and why not in a full one, or an empty
+text."""
 
 
 @attrs.frozen(kw_only=True)
@@ -24,7 +26,8 @@ class EngineCounts:
     A draft is one request's drafts in one step; `trimmed_tokens` of them were not verified, as not worth their time, and count
     as wrong. `accepted_at` has for each position how often the draft there was right;
     stop rules may have cut it off afterwards. `depths` counts steps by the k they verified, `modes` by how they ran.
-    `tokens` were computed for requests, `padding` beside them. `prefix_queries` and `prefix_hits` are prompt tokens.
+    `draft_modes` counts the draft phases of steps in the same way; a step in which nobody wants drafts has none. `tokens`
+    were computed for requests, `padding` beside them. `prefix_queries` and `prefix_hits` are prompt tokens.
     """
 
     drafts: int
@@ -34,6 +37,7 @@ class EngineCounts:
     accepted_at: tuple[int, ...]
     depths: Mapping[int, int]
     modes: Mapping[Mode, int]
+    draft_modes: Mapping[Mode, int]
     tokens: int
     padding: int
     generated_tokens: int
@@ -65,6 +69,7 @@ class EngineMetrics:
         self._accepted_at = [0] * depth
         self._depths: Counter[int] = Counter()
         self._modes: Counter[Mode] = Counter()
+        self._draft_modes: Counter[Mode] = Counter()
         self._finished: Counter[str] = Counter()
 
     def count_step(
@@ -89,9 +94,11 @@ class EngineMetrics:
             total["prefix_hits"] += hit
         self.count_ended(result)
         self._depths[plan.route.k] += 1
-        reason, key = plan.route.reason, plan.route.key
-        mode = "none" if key is None else key.mode.value
-        self._modes[mode, reason.name.lower() if reason else ""] += 1
+        self._modes[_mode_of(plan.route)] += 1
+
+    def count_drafting(self, phases: Sequence[Dispatch]) -> None:
+        """Counts the draft phases of a step by how they ran."""
+        self._draft_modes.update(map(_mode_of, phases))
 
     def count_ended(self, result: StepResult) -> None:
         """Counts the requests that ended, in a step or by an abort."""
@@ -108,11 +115,17 @@ class EngineMetrics:
             accepted_at=tuple(self._accepted_at),
             depths=dict(self._depths),
             modes=dict(self._modes),
+            draft_modes=dict(self._draft_modes),
             finished=dict(self._finished),
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             kv_usage=self._scheduler.kv.usage,
         )
+
+
+def _mode_of(way: Dispatch) -> Mode:
+    mode = "none" if way.key is None else way.key.mode.value
+    return mode, way.reason.name.lower() if way.reason else ""
 
 
 class EngineCollector:
@@ -133,6 +146,7 @@ class EngineCollector:
     | ``vllm:kv_cache_usage_perc`` | | share of the blocks in use, 0 to 1 |
     | ``graphspec_engine_acceptance_length`` | | tokens of a step with drafts; absent before the first |
     | ``graphspec_engine_steps_total`` | mode, reason | steps by graph, and why not a full one |
+    | ``graphspec_engine_draft_phases_total`` | mode, reason | the same of the draft phases after them |
     | ``graphspec_engine_verified_depth_total`` | k | steps by the depth that they verified |
     | ``graphspec_engine_tokens_total`` | kind | rows computed: `real`, `padding` |
     | ``graphspec_engine_trimmed_draft_tokens_total`` | | draft tokens that adaptive verification left out; they count as wrong |
@@ -175,6 +189,11 @@ _COUNTERS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     ("vllm:num_preemptions", "Times that a request lost its blocks.", ()),
     ("vllm:request_success", "Requests that ended.", ("finished_reason",)),
     ("graphspec_engine_steps", "Steps, by the graph that they ran in.", ("mode", "reason")),
+    (
+        "graphspec_engine_draft_phases",
+        "Draft phases, by the graph that they ran in.",
+        ("mode", "reason"),
+    ),
     ("graphspec_engine_verified_depth", "Steps, by the depth that they verified.", ("k",)),
     ("graphspec_engine_tokens", "Rows that were computed.", ("kind",)),
     ("graphspec_engine_trimmed_draft_tokens", "Draft tokens that were not verified.", ()),
@@ -200,6 +219,7 @@ def _values(c: EngineCounts) -> Iterator[_Samples]:
     yield from map(one, (c.generated_tokens, c.prefix_queries, c.prefix_hits, c.preemptions))
     yield [((reason,), value) for reason, value in c.finished.items()]
     yield list(c.modes.items())
+    yield list(c.draft_modes.items())
     yield [((str(k),), value) for k, value in c.depths.items()]
     yield [(("real",), c.tokens), (("padding",), c.padding)]
     yield one(c.trimmed_tokens)

@@ -13,7 +13,7 @@ from graphspec.fields import evolve
 from graphspec.speculators.registry import known_methods
 from support.drafters import NAMES, TARGET, engine_spec
 from support.texts import ties_and_strays
-from support.tiny_engine import tiny_engine
+from support.tiny_engine import tiny_engine, with_mode
 
 UP_AND_DOWN = [[1, 1, 4], [2, 3, 1], [4, 4, 3], [5, 6, 0]]
 """Depth goes up and down with the batch, and is 0 for the largest."""
@@ -42,10 +42,6 @@ def spec_of(folder, name, *, table=True, **section):
 
 def with_kv(spec, **changes):
     return evolve(spec, kv_cache=evolve(spec.kv_cache, **changes))
-
-
-def with_mode(spec, mode):
-    return evolve(spec, mode=evolve(spec.mode, granted=mode))
 
 
 def assert_same(found, wanted):
@@ -100,17 +96,31 @@ def test_greedy_text_is_that_of_the_model_alone(tmp_path, wanted, name, size):
     assert (counts.draft_tokens > 0) == drafts
 
 
-@pytest.mark.parametrize(
-    "mode", [CudagraphMode.FULL_AND_PIECEWISE, CudagraphMode.PIECEWISE, CudagraphMode.NONE]
+FULL, PIECES, EAGER = (
+    CudagraphMode.FULL_AND_PIECEWISE,
+    CudagraphMode.PIECEWISE,
+    CudagraphMode.NONE,
 )
-@pytest.mark.parametrize("name", ["ngram", "eagle3"])
+QUICK = ("ngram", "eagle3")
+"""The other methods run in full graphs above, and in each mode with the deep tests."""
+
+
+@pytest.mark.parametrize("mode", [FULL, PIECES, EAGER])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.deep) for n in NAMES]
+)
 def test_graphs_change_no_token(tmp_path, wanted, name, mode):
-    """Full graphs, pieces without graphs, and eager steps: the same text."""
-    engine = tiny_engine(with_mode(spec_of(tmp_path, name), mode))
+    """Full graphs with pieces for mixed steps, pieces alone, and no graphs: the same text, of the target and its drafter."""
+    spec = with_mode(spec_of(tmp_path, name, table=False), mode)
+    engine = tiny_engine(spec, pieces=True)
     made = engine.generate(prompts_of(7, FEW[0]), SamplingParams(max_tokens=FEW[1]))
     assert_same(made, wanted(*FEW))
-    full = engine.counts.modes.get(("full", ""), 0)
-    assert (full > 0) == (mode is CudagraphMode.FULL_AND_PIECEWISE)
+    counts = engine.counts
+    assert (("full", "") in counts.modes) == (mode is FULL)
+    assert any(kind == "piecewise" for kind, _ in counts.modes) == (mode is not EAGER)
+    assert any(kind == "none" for kind, _ in counts.modes) == (mode is EAGER)
+    on_device = engine._executor.drafter is not None
+    assert (("full", "") in counts.draft_modes) == (mode is FULL and on_device)
 
 
 @pytest.mark.parametrize("name", ["ngram", "eagle"])
@@ -131,8 +141,8 @@ def test_a_prompt_that_is_cached_whole_takes_one_row_of_a_full_graph(tmp_path):
     prompt = prompts_of(3)[0] * 2
     prompt = prompt[: len(prompt) // 4 * 4]
     (first,) = engine.generate([prompt], SamplingParams(max_tokens=12))
-    before = engine.counts
+    before, mixed = engine.counts, ("none", "mixed_batch")
     (again,) = engine.generate([prompt], SamplingParams(max_tokens=12))
     assert_same([again], [first])
     assert again.cached == len(prompt) - 1
-    assert engine.counts.modes[("none", "mixed_batch")] == before.modes[("none", "mixed_batch")]
+    assert engine.counts.modes[mixed] == before.modes[mixed]

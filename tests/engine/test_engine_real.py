@@ -51,6 +51,7 @@ def test_text_of_the_real_model_does_not_depend_on_blocks_cache_or_graphs(shared
     assert counts.accepted_tokens > 0
     assert counts.kv_usage == 0
     assert (("full", "") in counts.modes) == (mode == "FULL_AND_PIECEWISE")
+    assert any(kind == "piecewise" for kind, _ in counts.modes) == (mode != "NONE")
     assert llm.report.compiled == 0 or mode == "FULL_AND_PIECEWISE"
 
 

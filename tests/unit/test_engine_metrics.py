@@ -18,6 +18,8 @@ from support.engine_sim import PLAIN, Sim
 
 FULL = Dispatch(k=3, key=CaptureKey(Phase.TARGET_VERIFY, 3, 4))
 MIXED = Dispatch(k=3, reason=Fallthrough.MIXED_BATCH)
+DRAFTED = Dispatch(k=3, key=CaptureKey(Phase.DRAFT, 3, 4))
+DRAWN = Dispatch(k=3, reason=Fallthrough.DRAWN_ON_HOST)
 
 
 def part(request, drafts, trimmed=0):
@@ -56,6 +58,8 @@ def counted():
     metrics.count_step(plan, accepted, result, rows=16)
     chunk = attrs.evolve(part(1, 0), tokens=(1,) * 6, samples=False)
     metrics.count_step(step([chunk], MIXED), [None], StepResult(), rows=6)
+    metrics.count_drafting([DRAFTED, DRAWN])
+    metrics.count_drafting([DRAFTED])
     return metrics
 
 
@@ -74,6 +78,7 @@ def test_steps_are_counted_by_graph_by_reason_and_by_depth():
     """Each step is in one mode for one reason, and padding is what it computed for nobody."""
     counts = counted().snapshot()
     assert counts.modes == {("full", ""): 1, ("none", "mixed_batch"): 1}
+    assert counts.draft_modes == {("full", ""): 2, ("none", "drawn_on_host"): 1}
     assert counts.depths == {3: 2}
     assert (counts.tokens, counts.padding) == (4 + 3 + 1 + 6, 16 - 8)
     assert counts.padding_share == 8 / 22
@@ -127,6 +132,8 @@ def test_prometheus_reads_every_count_under_its_name():
         ("vllm:request_success_total", ("finished_reason", "stop")): 1,
         ("graphspec_engine_steps_total", ("mode", "full"), ("reason", "")): 1,
         ("graphspec_engine_steps_total", ("mode", "none"), ("reason", "mixed_batch")): 1,
+        ("graphspec_engine_draft_phases_total", ("mode", "full"), ("reason", "")): 2,
+        ("graphspec_engine_draft_phases_total", ("mode", "none"), ("reason", "drawn_on_host")): 1,
         ("graphspec_engine_verified_depth_total", ("k", "3")): 2,
         ("graphspec_engine_tokens_total", ("kind", "real")): 14,
         ("graphspec_engine_tokens_total", ("kind", "padding")): 8,

@@ -27,8 +27,9 @@ from graphspec.engine.llama import program as llama
 from graphspec.engine.weights import load_weights
 from support import sized, toy
 from support.after_ready import plain
+from support.checkpoints import TINY
 from support.processes import TESTS, run_module
-from support.speculative import METHODS, resolved_case
+from support.speculative import METHODS, checkpoint, resolved_case
 from support.stored import store_units
 from support.warmups import entry_paths, warm
 
@@ -128,12 +129,16 @@ def test_B52_requests_of_every_method_that_runs_compile_nothing(libraries, root,
     configs = configs_that_run(tiny_config)
     spec = EngineConfig.from_dict(configs[0]).resolve()
     store_units(root, llama(spec).units(), spec, reads=())
-    configs.append(tiny_config(program=toy.NAME))
+    head = {**TINY, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}
+    folder = checkpoint(root.parent / "head", head)
+    drafting = {"method": "eagle", "model": folder, "num_speculative_tokens": 2}
+    configs += [tiny_config(speculative=drafting), tiny_config(program=toy.NAME)]
     told = run_module("support.after_ready", str(root), *map(json.dumps, configs))
     assert_served_without_a_compile(told)
     drafted = [served.get("drafted", 0) for served in told["served"]]
-    assert [count > 0 for count in drafted] == [True, True, False, False]
+    assert [count > 0 for count in drafted] == [True, True, False, True, False]
     assert "target_verify k=1 requests=4" in told["served"][0]
+    assert "draft k=2 requests=4" in told["captured"][3]
 
 
 @pytest.mark.deep

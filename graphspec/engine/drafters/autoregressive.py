@@ -7,27 +7,26 @@ Which rows are read and written, for a request whose last computed position is P
 
 So k drafts write slots up to P + k, or P + k - 1. What is written for drafts is provisional: the next step's first pass
 writes all that the target kept again, with the states and tokens that are true by then.
+
+Pass 1 has as many rows as the target kept, so no graph holds it. The k - 1 passes after it are one graph: `DraftLoop`.
 """
 
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from graphspec.engine.buffers import RequestRows
+from graphspec.capture.keys import CaptureKey
 from graphspec.engine.drafters.context import DraftContext
-from graphspec.engine.drafters.layers import Rows
+from graphspec.engine.drafters.loop import DraftLoop, Going
 from graphspec.engine.drafters.network import (
-    Bench,
     Network,
     Output,
     features_of,
     kept_rows,
     last_computed,
 )
-from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
-from graphspec.engine.drafters.sampling import Draws, take_each
-
-_PADDING = RequestRows(tokens=(), position=0, blocks=(), padding=1)
+from graphspec.engine.drafters.protocol import Proposal, TargetStep
+from graphspec.engine.drafters.sampling import take_each
 
 
 class AutoregressiveDrafter:
@@ -35,7 +34,7 @@ class AutoregressiveDrafter:
 
     def __init__(self, context: DraftContext, network: Network) -> None:
         self._context, self._network = context, network
-        self._bench = Bench.allocate(context)
+        self._loop = DraftLoop(context, network)
 
     def propose(self, step: TargetStep) -> list[Proposal]:
         """Drafts for each request; requests that want none only get their keys and values up to date."""
@@ -43,11 +42,23 @@ class AutoregressiveDrafter:
         if not draws:
             return []
         depth = [self._context.depth(r) for r in step.requests]
+        n = self._network
         with torch.no_grad():
             output = self._first_pass(step, depth)
             if output is not None:
-                self._draft([(d, k) for d, k in zip(draws, depth, strict=True) if k], output)
-        n = self._network
+                drafting = [(d, k) for d, k in zip(draws, depth, strict=True) if k]
+                pairs = [(d, at) for at, (d, _) in enumerate(drafting)]
+                take_each(pairs, n.logits(output.scored), n.to_target)
+                # The first draft's row lies behind that of the last known token.
+                going = [
+                    Going(
+                        draws=d,
+                        position=last_computed(d.request) + 2 - n.shift,
+                        passes=k - 1,
+                    )
+                    for d, k in drafting
+                ]
+                self._loop.go_on(step, going, output.carried)
         return [d.proposal(n.to_target, self._context.spec.model.vocab_size) for d in draws]
 
     def forget(self, request: int) -> None:
@@ -55,18 +66,15 @@ class AutoregressiveDrafter:
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Buffers, cache and weights."""
-        return {**self._bench.static_tensors(), **self._network.static_tensors()}
+        return {**self._loop.bench.static_tensors(), **self._network.static_tensors()}
 
-    def draft_pass(self, bucket: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """One pass over one row of each of `bucket` requests, on the buffers' content.
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """The passes after the first: `DraftLoop.passes`."""
+        return self._loop.run(key)
 
-        Gives logits [bucket, draft vocabulary] and what the next pass reads as features [bucket, H]. Shapes and addresses
-        depend on `bucket` alone, so that a graph can hold the pass.
-        """
-        rows = Rows.of(self._bench.buffers, bucket, bucket)
-        features = self._bench.features
-        output = self._network.forward(rows, None if features is None else features[:bucket])
-        return self._network.logits(output.scored), output.carried
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Random tokens and features."""
+        self._loop.fill_example(key, variant)
 
     def _first_pass(self, step: TargetStep, depth: Sequence[int]) -> Output | None:
         """Everything that the target kept; the output of the last row of each request that drafts."""
@@ -76,7 +84,7 @@ class AutoregressiveDrafter:
             for r, k in zip(step.requests, depth, strict=True)
         ]
         parts = list(zip(step.requests, ends, strict=True))
-        rows = self._bench.write([kept_rows(r, end, n.shift) for r, end in parts])
+        rows = self._loop.bench.write([kept_rows(r, end, n.shift) for r, end in parts])
         output = n.forward(rows, features_of(n.features(step), parts))
         last, row = [], -1
         for (r, end), k in zip(parts, depth, strict=True):
@@ -88,25 +96,3 @@ class AutoregressiveDrafter:
         at = torch.tensor(last, device=output.scored.device)
         carried = output.carried
         return Output(scored=output.scored[at], carried=None if carried is None else carried[at])
-
-    def _draft(self, requests: Sequence[tuple[Draws, int]], output: Output) -> None:
-        n, draws = self._network, [d for d, _ in requests]
-        logits, carried = n.logits(output.scored), output.carried
-        ids = take_each([(d, i) for i, d in enumerate(draws)], logits, n.to_target)
-        for at in range(1, max(k for _, k in requests)):
-            self._bench.write(
-                [self._row(d.request, ids[i], at, k) for i, (d, k) in enumerate(requests)]
-            )
-            if carried is not None and self._bench.features is not None:
-                self._bench.features[: len(requests)].copy_(carried)
-            logits, carried = self.draft_pass(len(requests))
-            more = [(d, i) for i, (d, k) in enumerate(requests) if at < k]
-            for (_, i), token in zip(more, take_each(more, logits, n.to_target), strict=True):
-                ids[i] = token
-
-    def _row(self, request: Computed, token: int, at: int, k: int) -> RequestRows:
-        """The row that draft `at` (from 1) is read at; a request that has its drafts computes padding."""
-        if at >= k:
-            return _PADDING
-        position = last_computed(request) + 1 - self._network.shift + at
-        return RequestRows(tokens=(token,), position=position, blocks=request.blocks)

@@ -5,14 +5,17 @@ states there. The block starts at P + 1 with the token just sampled and goes on 
 and the whole block. Drafts are what the masks give. Rows of the block are provisional, states replace them step by step.
 """
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch.nn import functional as F
 
+from graphspec.capture.keys import CaptureKey
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.eagle import embedding_of
+from graphspec.engine.drafters.graphs import key_for, replay
 from graphspec.engine.drafters.head_weights import HeadReader
 from graphspec.engine.drafters.layers import DraftLayers, HeadNorms, Rows, product
 from graphspec.engine.drafters.network import Bench, features_of, last_computed
@@ -117,7 +120,7 @@ class DFlashSpeculator:
                 self._store(step)
             drafting = [(d, k) for d, k in zip(draws, depth, strict=True) if k]
             for group in self._groups(drafting):
-                self._draft(group)
+                self._draft(step, group)
         return [d.proposal(None, self._context.spec.model.vocab_size) for d in draws]
 
     def forget(self, request: int) -> None:
@@ -126,6 +129,33 @@ class DFlashSpeculator:
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Buffers, cache and weights."""
         return {**self._bench.static_tensors(), **self._network.static_tensors()}
+
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """The block's pass: `draft_pass`."""
+        return self.draft_pass(key.bucket, key.k)
+
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Random tokens, in blocks of the requests' own where there are enough."""
+        made, spec = random.Random(variant), self._context.spec
+        queries = self._queries(key.k)
+        each = -(-queries // spec.kv_cache.block_size)
+        # Rows that share the scratch block must be equal to be deterministic.
+        own = key.bucket * each < spec.kv_cache.num_blocks
+        self._bench.write(
+            [
+                RequestRows(
+                    tokens=(made.randrange(spec.model.vocab_size),),
+                    position=at,
+                    blocks=range(1 + i * each, 1 + (i + 1) * each),
+                )
+                if own
+                else _PADDING
+                for i in range(key.bucket)
+                for at in range(queries)
+            ]
+        )
+        if own:
+            self._bench.buffers.context_lens.copy_in([queries] * key.bucket * queries)
 
     def draft_pass(self, bucket: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One pass over the block's queries of `bucket` requests, on the buffers' content.
@@ -161,8 +191,9 @@ class DFlashSpeculator:
         for first in range(0, len(drafting), most):
             yield drafting[first : first + most]
 
-    def _draft(self, group: Sequence[tuple[Draws, int]]) -> None:
-        k = max(depth for _, depth in group)
+    def _draft(self, step: TargetStep, group: Sequence[tuple[Draws, int]]) -> None:
+        key, deepest = key_for(step, len(group)), max(depth for _, depth in group)
+        bucket, k = (len(group), deepest) if key is None else (key.bucket, key.k)
         rows, lens = [], []
         for d, depth in group:
             queries = self._queries(depth)
@@ -171,10 +202,11 @@ class DFlashSpeculator:
             rows += [*block, *[_PADDING] * padding]
             # Causal attention over the block's whole length, for each query: it sees those behind it too.
             lens += [*[last_computed(d.request) + 1 + queries] * queries, *[1] * padding]
-        self._bench.write(rows)
-        self._bench.buffers.context_lens.copy_in(lens)
-        scored, logits = self.draft_pass(len(group), k)
         width = self._queries(k)
+        nobody = (bucket - len(group)) * width
+        self._bench.write([*rows, *[_PADDING] * nobody])
+        self._bench.buffers.context_lens.copy_in([*lens, *[1] * nobody])
+        scored, logits = self.draft_pass(bucket, k) if key is None else replay(step, key)
         for at, (d, depth) in enumerate(group):
             first = at * width + (0 if self.anchored else 1)
             mine = slice(first, first + depth)

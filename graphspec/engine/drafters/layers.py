@@ -1,6 +1,7 @@
 """A draft's decoder layers with a paged cache of their own, over the block ids of the target's."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import attrs
 import torch
@@ -132,6 +133,11 @@ class DraftLayers:
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Cache and weights, by name."""
+        return {"cache": self.cache, **self._named}
+
+    @cached_property
+    def _named(self) -> Mapping[str, torch.Tensor]:
+        """The weights. Made once: they are never replaced, and each replay asks."""
         weights = {
             f"layers.{at}.{name}": tensor
             for at, layer in enumerate(self.weights)
@@ -142,7 +148,7 @@ class DraftLayers:
             for at, norm in enumerate(self._norms)
             for name, tensor in attrs.asdict(norm, recurse=False).items()
         }
-        return {"cache": self.cache, **weights, **norms}
+        return {**weights, **norms}
 
     def _turns(self, positions: torch.Tensor) -> torch.Tensor:
         """Unit numbers that each half dimension turns by: [T, D / 2], complex."""

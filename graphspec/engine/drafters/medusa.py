@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.nn import functional as F
 
+from graphspec.capture.keys import CaptureKey
 from graphspec.engine.drafters.context import DraftContext
+from graphspec.engine.drafters.graphs import key_for, replay
 from graphspec.engine.drafters.head_weights import HeadReader
 from graphspec.engine.drafters.layers import product
 from graphspec.engine.drafters.protocol import Proposal, TargetStep
@@ -93,10 +95,11 @@ class MedusaSpeculator:
             return [Proposal() for _ in depth]
         assert step.hidden is not None
         with torch.no_grad():
+            key = key_for(step, len(rows))
             self._hidden[: len(rows)].copy_(step.hidden[rows])
-            scores, ids = self.draft_pass(len(rows))
+            scores, ids = self.draft_pass(len(rows)) if key is None else replay(step, key)
         # One copy to the host; trees are grown there.
-        best = iter(zip(scores.tolist(), ids.tolist(), strict=True))
+        best = iter(zip(scores.tolist()[: len(rows)], ids.tolist()[: len(rows)], strict=True))
         return [self._proposal(*next(best), k) if k else Proposal() for k in depth]
 
     def forget(self, request: int) -> None:
@@ -110,6 +113,15 @@ class MedusaSpeculator:
             for name, tensor in head.static_tensors().items()
         }
         return {"draft.hidden": self._hidden, **named}
+
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """All heads over the bucket: `draft_pass`. How many drafts become of it is the host's choice."""
+        return self.draft_pass(key.bucket)
+
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Random states."""
+        made = torch.Generator().manual_seed(variant)
+        self._hidden.copy_(torch.randn(self._hidden.shape, generator=made))
 
     def draft_pass(self, bucket: int) -> tuple[torch.Tensor, torch.Tensor]:
         """All heads over `bucket` states in the buffer: log probabilities and ids of the best, each [bucket, heads, candidates]."""

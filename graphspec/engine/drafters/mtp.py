@@ -14,20 +14,22 @@ import attrs
 import torch
 from torch.nn import functional as F
 
+from graphspec.capture.dispatch import Fallthrough
+from graphspec.capture.keys import CaptureKey
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.eagle import embedding_of
+from graphspec.engine.drafters.graphs import decline
 from graphspec.engine.drafters.head_weights import HeadReader
 from graphspec.engine.drafters.layers import DraftLayers, Rows, product
-from graphspec.engine.drafters.network import Bench, last_computed
+from graphspec.engine.drafters.loop import DraftLoop, Going
+from graphspec.engine.drafters.network import Output, last_computed
 from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
 from graphspec.engine.drafters.sampling import Draws, take_each
 from graphspec.engine.drafters.scoring import Scorer, scorer
 from graphspec.engine.llama import rms_norm
 from graphspec.engine.weights import read_layer
 from graphspec.speculators.mtp import MTPSpeculatorConfig
-
-_PADDING = RequestRows(tokens=(), position=0, blocks=(), padding=1)
 
 
 class MTPModule:
@@ -73,6 +75,25 @@ class MTPModule:
         }
 
 
+class _LastModule:
+    """The last module as a pass of the loop, whose states are scored and carried alike."""
+
+    to_target: torch.Tensor | None = None
+
+    def __init__(self, module: MTPModule, embedding: torch.Tensor, head: Scorer) -> None:
+        self._module, self._embedding, self._head = module, embedding, head
+
+    def forward(self, rows: Rows, features: torch.Tensor | None) -> Output:
+        """`features` [T, H] are states."""
+        assert features is not None
+        state = self._module.forward(rows, F.embedding(rows.ids, self._embedding), features)
+        return Output(scored=state, carried=state)
+
+    def logits(self, scored: torch.Tensor) -> torch.Tensor:
+        """By the shared head."""
+        return self._head.logits(scored)
+
+
 @attrs.define(eq=False)
 class _Span:
     """One request in a step: its rows from `start` on, and the states that the next module reads there."""
@@ -115,7 +136,7 @@ class MTPSpeculator:
             embedding,
             head,
         )
-        self._bench = Bench.allocate(context)
+        self._loop = DraftLoop(context, _LastModule(modules[-1], embedding, head))
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
 
     @classmethod
@@ -141,7 +162,7 @@ class MTPSpeculator:
         with torch.no_grad():
             for at in range(1, len(self._modules) + 1):
                 self._run_module(at, spans)
-            self._run_on([s for s in spans if s.depth > len(self._modules)])
+            self._run_on(step, [s for s in spans if s.depth])
         vocabulary = self._context.spec.model.vocab_size
         return [s.draws.proposal(None, vocabulary) for s in spans]
 
@@ -157,23 +178,19 @@ class MTPSpeculator:
             for name, tensor in module.static_tensors().items()
         }
         return {
-            **self._bench.static_tensors(),
+            **self._loop.bench.static_tensors(),
             **named,
             "embedding": self._embedding,
             **self._head.static_tensors(),
         }
 
-    def draft_pass(self, bucket: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One pass of the last module over one row of each of `bucket` requests, on the buffers' content.
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """The passes of the last module after all of them ran once: `DraftLoop.passes`."""
+        return self._loop.run(key)
 
-        Gives logits [bucket, V] and states [bucket, H]. Shapes and addresses depend on `bucket` alone.
-        """
-        assert self._bench.features is not None
-        module, rows = self._modules[-1], Rows.of(self._bench.buffers, bucket, bucket)
-        state = module.forward(
-            rows, F.embedding(rows.ids, self._embedding), self._bench.features[:bucket]
-        )
-        return self._head.logits(state), state
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Random tokens and states."""
+        self._loop.fill_example(key, variant)
 
     def _span(self, request: Computed, hidden: torch.Tensor) -> _Span:
         """The request's rows with the kept states before them, and keeps those of its last positions."""
@@ -194,7 +211,7 @@ class MTPSpeculator:
         running = [s for s in spans if s.end(at) > s.start]
         if not running:
             return
-        rows = self._bench.write(
+        rows = self._loop.bench.write(
             [
                 RequestRows(
                     tokens=[s.token(p + at) for p in range(s.start, s.end(at))],
@@ -215,23 +232,21 @@ class MTPSpeculator:
             pairs = [(s.draws, i) for i, s in enumerate(drafting)]
             take_each(pairs, self._head.logits(last), None)
 
-    def _run_on(self, spans: Sequence[_Span]) -> None:
+    def _run_on(self, step: TargetStep, spans: Sequence[_Span]) -> None:
         """The last module at the positions after the last, for the drafts that are left."""
         if not spans:
             return
-        assert self._bench.features is not None
-        states = torch.stack([s.states[-1] for s in spans])
         modules = len(self._modules)
-        for ahead in range(1, max(s.depth for s in spans) - modules + 1):
-            more = [s.depth - modules >= ahead for s in spans]
-            self._bench.write(
-                [self._row(s, ahead) if m else _PADDING for s, m in zip(spans, more, strict=True)]
+        more = [s for s in spans if s.depth > modules]
+        if not more:
+            decline(step, len(spans), Fallthrough.FIRST_PASS_ONLY)
+            return
+        going = [
+            Going(
+                draws=s.draws,
+                position=last_computed(s.request) + 1,
+                passes=s.depth - modules,
             )
-            self._bench.features[: len(spans)].copy_(states)
-            logits, states = self.draft_pass(len(spans))
-            take_each([(s.draws, i) for i, s in enumerate(spans) if more[i]], logits, None)
-
-    def _row(self, span: _Span, ahead: int) -> RequestRows:
-        position = last_computed(span.request) + ahead
-        token = span.token(position + len(self._modules))
-        return RequestRows(tokens=(token,), position=position, blocks=span.request.blocks)
+            for s in more
+        ]
+        self._loop.go_on(step, going, torch.stack([s.states[-1] for s in more]))

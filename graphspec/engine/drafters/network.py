@@ -6,11 +6,15 @@ from typing import Protocol
 import attrs
 import torch
 
+from graphspec.capture.buffers import Padding, StaticBuffer
 from graphspec.engine.buffers import RequestRows, StepBuffers, allocate_buffers
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.layers import Rows
 from graphspec.engine.drafters.protocol import Computed, TargetStep
 from graphspec.fields import evolve
+
+_LARGE = 1e4
+"""Unlike any state, and within every float type."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -58,7 +62,7 @@ class Bench:
     """
 
     buffers: StepBuffers
-    features: torch.Tensor | None
+    features: StaticBuffer | None
 
     @classmethod
     def allocate(cls, context: DraftContext, *, width: int = 1, alone: bool = False) -> "Bench":
@@ -76,12 +80,14 @@ class Bench:
         )
         features = None
         if context.speculative.speculator.uses_target_hidden_states:
-            features = torch.zeros(
+            zeros = torch.zeros(
                 requests * width,
                 context.model.hidden_size,
                 dtype=context.dtype,
                 device=context.device,
             )
+            padding = Padding(poison=_LARGE, unread=_LARGE)
+            features = StaticBuffer("draft.features", zeros, padding, debug=context.debug_padding)
         return cls(
             buffers=allocate_buffers(
                 evolve(spec, scheduler=limits), debug_padding=context.debug_padding
@@ -93,10 +99,27 @@ class Bench:
         """Copies the rows of a pass in."""
         return Rows.of(self.buffers, self.buffers.write(requests), len(requests))
 
+    def write_features(self, features: torch.Tensor | None, bucket: int) -> None:
+        """Copies features [rows, F] in, and pads them to `bucket` rows. Nothing for networks that read none."""
+        if self.features is not None and features is not None:
+            self.features.copy_in(features)
+            self.features.pad(len(features), bucket)
+            self.features.leave(bucket)
+
+    def fill_features(self, seed: int | None) -> None:
+        """Random features, for an example; zeros without a seed."""
+        if self.features is not None:
+            tensor = self.features.tensor.zero_()
+            if seed is not None:
+                made = torch.Generator().manual_seed(seed)
+                tensor.copy_(torch.randn(tensor.shape, generator=made))
+
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Every buffer."""
         named = {f"draft.{name}": t for name, t in self.buffers.by_name().items()}
-        return named if self.features is None else {**named, "draft.features": self.features}
+        if self.features is not None:
+            named[self.features.name] = self.features.tensor
+        return named
 
 
 def kept_rows(request: Computed, end: int, shift: int) -> RequestRows:

@@ -8,12 +8,15 @@ For a request whose last computed position is P, with the token at P + 1 just sa
 What the target kept before these rows is brought up to date first. Rows of masks are provisional, as drafts' are.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 
 import torch
 
+from graphspec.capture.keys import CaptureKey
 from graphspec.engine.buffers import RequestRows
 from graphspec.engine.drafters.context import DraftContext
+from graphspec.engine.drafters.graphs import key_for, replay
 from graphspec.engine.drafters.layers import Rows
 from graphspec.engine.drafters.network import (
     Bench,
@@ -48,7 +51,7 @@ class ParallelDrafter:
             self._bring_up_to_date(step, depth, features)
             drafting = [(d, k) for d, k in zip(draws, depth, strict=True) if k]
             if drafting:
-                self._draft(drafting, features)
+                self._draft(step, drafting, features)
         n = self._network
         return [d.proposal(n.to_target, self._context.spec.model.vocab_size) for d in draws]
 
@@ -62,6 +65,31 @@ class ParallelDrafter:
             named["mask_features"] = self._mask_features
         return named
 
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """The pass over the last token and the masks: `draft_pass`."""
+        return [self.draft_pass(key.bucket, key.k)]
+
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Random tokens and features, in blocks of the requests' own where there are enough."""
+        made, spec = random.Random(variant), self._context.spec
+        each = -(-key.k // spec.kv_cache.block_size)
+        # Rows that share the scratch block must be equal to be deterministic.
+        own = key.bucket * each < spec.kv_cache.num_blocks
+        padding = RequestRows(tokens=(), position=0, blocks=(), padding=key.k)
+        self._bench.write(
+            [
+                RequestRows(
+                    tokens=[made.randrange(spec.model.vocab_size) for _ in range(key.k)],
+                    position=0,
+                    blocks=range(1 + at * each, 1 + (at + 1) * each),
+                )
+                if own
+                else padding
+                for at in range(key.bucket)
+            ]
+        )
+        self._bench.fill_features(variant if own else None)
+
     def draft_pass(self, bucket: int, k: int) -> torch.Tensor:
         """One pass over k rows of each of `bucket` requests, on the buffers' content: logits [bucket * k, draft vocabulary].
 
@@ -70,7 +98,7 @@ class ParallelDrafter:
         count = bucket * k
         rows = Rows.of(self._bench.buffers, count, bucket)
         features = self._bench.features
-        output = self._network.forward(rows, None if features is None else features[:count])
+        output = self._network.forward(rows, None if features is None else features.tensor[:count])
         return self._network.logits(output.scored)
 
     def _bring_up_to_date(
@@ -89,25 +117,37 @@ class ParallelDrafter:
         """The row that the last known token is read at."""
         return last_computed(request) + 1 - self._network.shift
 
-    def _draft(self, requests: Sequence[tuple[Draws, int]], features: torch.Tensor | None) -> None:
-        k = max(depth for _, depth in requests)
+    def _draft(
+        self,
+        step: TargetStep,
+        requests: Sequence[tuple[Draws, int]],
+        features: torch.Tensor | None,
+    ) -> None:
+        key, count = key_for(step, len(requests)), len(requests)
+        deepest = max(depth for _, depth in requests)
+        bucket, k = (count, deepest) if key is None else (key.bucket, key.k)
+        nobody = RequestRows(tokens=(), position=0, blocks=(), padding=k)
         self._bench.write(
             [
-                RequestRows(
-                    tokens=(d.request.tokens[-1], *[self._mask] * (depth - 1)),
-                    position=self._anchor(d.request),
-                    blocks=d.request.blocks,
-                    padding=k - depth,
-                )
-                for d, depth in requests
+                *(
+                    RequestRows(
+                        tokens=(d.request.tokens[-1], *[self._mask] * (depth - 1)),
+                        position=self._anchor(d.request),
+                        blocks=d.request.blocks,
+                        padding=k - depth,
+                    )
+                    for d, depth in requests
+                ),
+                *[nobody] * (bucket - count),
             ]
         )
         if features is not None:
-            assert self._bench.features is not None
             assert self._mask_features is not None, "networks with features have some for masks"
-            block = self._bench.features[: len(requests) * k]
-            block.copy_(self._mask_features.expand_as(block))
-            block[::k].copy_(features[[d.request.row + d.request.count - 1 for d, _ in requests]])
-        logits = self.draft_pass(len(requests), k)
-        rows = [(d, at * k + row) for at, (d, depth) in enumerate(requests) for row in range(depth)]
-        take_each(rows, logits, self._network.to_target)
+            rows = self._mask_features.repeat(count * k, 1)
+            rows[::k] = features[[d.request.row + d.request.count - 1 for d, _ in requests]]
+            self._bench.write_features(rows, bucket * k)
+        logits = self.draft_pass(bucket, k) if key is None else replay(step, key)[0]
+        taken = [
+            (d, at * k + row) for at, (d, depth) in enumerate(requests) for row in range(depth)
+        ]
+        take_each(taken, logits, self._network.to_target)

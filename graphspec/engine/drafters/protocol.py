@@ -1,10 +1,15 @@
 """What an engine tells a drafter after each step of the target, and what it gets back."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import torch
+
+from graphspec.capture.keys import CaptureKey
+
+if TYPE_CHECKING:
+    from graphspec.engine.drafters.graphs import DraftGraphs
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -36,12 +41,14 @@ class TargetStep:
 
     hidden: [rows, hidden_size], after the final norm; aux: [rows, layers * hidden_size], outputs of the layers that the
     contract names, side by side. Each is None where the contract does not ask for it. Both are read before the next
-    step, which may write into them.
+    step, which may write into them. `graphs` are the captured draft phases that the drafter may replay; None: its passes run
+    without a graph.
     """
 
     requests: Sequence[Computed]
     hidden: torch.Tensor | None = None
     aux: torch.Tensor | None = None
+    graphs: "DraftGraphs | None" = None
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -75,4 +82,19 @@ class Speculator(Protocol):
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Buffers, caches and weights that captured draft steps have the addresses of."""
+        ...
+
+
+class CapturedSpeculator(Speculator, Protocol):
+    """A drafter whose draft phase has passes of a fixed shape, which a graph can hold: what `CaptureManager` captures.
+
+    It works on static tensors of its own. Rows of a bucket that no request has are padding: they write to the scratch block.
+    """
+
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """The passes that a graph of `key` holds, on the present content of the static tensors."""
+        ...
+
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Valid content for `draft_step`, the same for equal arguments; it may write to the first blocks."""
         ...

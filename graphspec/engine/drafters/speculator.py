@@ -1,9 +1,10 @@
 """`NetworkSpeculator`: a network under the protocol that engines call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from graphspec.capture.keys import CaptureKey
 from graphspec.engine.drafters.autoregressive import AutoregressiveDrafter
 from graphspec.engine.drafters.parallel import ParallelDrafter
 from graphspec.engine.drafters.protocol import Proposal, TargetStep
@@ -25,3 +26,11 @@ class NetworkSpeculator:
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Buffers, cache and weights."""
         return self.drafter.static_tensors()
+
+    def draft_step(self, key: CaptureKey) -> Sequence[torch.Tensor]:
+        """The passes that a graph of `key` holds."""
+        return self.drafter.draft_step(key)
+
+    def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
+        """Random tokens and features."""
+        self.drafter.fill_draft_example(key, variant)
