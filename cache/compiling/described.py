@@ -66,7 +66,7 @@ class _Range:
 
 
 _RANGES = (
-    _Range(first=(2, 13), end=(2, 14), module="graphspec.cache.compiling.described_torch_2_13"),
+    _Range(first=(2, 13), end=(2, 15), module="graphspec.cache.compiling.described_torch_2_13"),
 )
 
 
@@ -76,7 +76,7 @@ def unknown_torch(version: str) -> str:
     >>> unknown_torch("2.13.0+cu130")
     ''
     >>> unknown_torch("3.0.1")
-    'torch 3.0.1 is not known to ask for a GPU in the way of torch from 2.13 on and before 2.14'
+    'torch 3.0.1 is not known to ask for a GPU in the way of torch from 2.13 on and before 2.15'
     """
     if _range_of(version) is not None:
         return ""

@@ -42,7 +42,8 @@ def driver_of(gpu: DescribedGpu) -> type[Any]:
         """Module, function, registers, spilled registers, and most threads, as the driver tells them of what it loaded."""
         cubin = read(content)
         threads = gpu.threads_with(cubin.registers)
-        return types.SimpleNamespace(name=name), 0, cubin.registers, cubin.spills // _WORD, threads
+        # No module: Triton 3.8 would unload it, by whatever driver is there when the kernel goes.
+        return None, 0, cubin.registers, cubin.spills // _WORD, threads
 
     class DescribedDriver(DriverBase):  # type: ignore[misc]
         """Answers for a GPU that is not here."""

@@ -1,4 +1,4 @@
-"""How torch 2.13 asks for a GPU while it compiles for one, and a described GPU's answer to each question.
+"""How torch 2.13 and 2.14 ask for a GPU while they compile for one, and a described GPU's answer to each question.
 
 Found by reading: the device interface (properties, capability, guards), four functions of `torch.cuda` that inductor calls
 beside it, Triton's active driver, and the block of kernel calls that AOTInductor runs to choose between configurations.

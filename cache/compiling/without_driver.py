@@ -16,7 +16,7 @@ _CALLS = (
     "cuModuleUnload",
     "cuTensorMapEncodeTiled",
 )
-"""What AOTInductor's libraries call of the driver, by torch 2.13's own sources (torch/_inductor/codegen, torch/csrc/inductor).
+"""What AOTInductor's libraries call of the driver, by the sources of torch 2.13 (torch/_inductor/codegen, torch/csrc/inductor).
 
 One that is missing here is still found where the driver is: a shared library is linked without it. But the linker notes that
 a library needs the driver only where it finds something of it."""

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = str(ROOT / "examples" / "smollm2-ngram.yaml")
 DEVICES = {"nvidia-a100-40gb": "sm_80", "nvidia-h200": "sm_90", "nvidia-b200": "sm_100"}
 UNITS = ["attention_input", "attention_output", "head"]
+# The library asks CUDA when it makes its first model, and says why on stderr; from torch 2.14 on the loader asks before.
+NO_DEVICE = ("create_func_", "CUDA is not available in this process")
 
 pytestmark = [
     pytest.mark.deep,
@@ -89,9 +91,8 @@ def test_a_fresh_process_loads_them_up_to_the_driver(device, first, cache):
     for unit in loaded.values():
         assert unit["outcome"] == "hit"
         assert unit["symbols"] == "all found"
-        # The library asks CUDA for the device when it makes its first model.
-        assert "create_func_" in unit["stopped"]
-    assert told.stderr.count("CUDA error: CUDA driver version is insufficient") == len(UNITS)
+        assert any(words in unit["stopped"] for words in NO_DEVICE)
+        assert "create_func_" not in unit["stopped"] or "CUDA error: CUDA driver" in told.stderr
     assert all(set(unit["architectures"]) == {DEVICES[device]} for unit in loaded.values())
 
 

@@ -112,7 +112,7 @@ def test_a_torch_that_is_not_known_is_refused_before_anything_changes(version, m
         pytest.fail("entered")
     (problem,) = caught.value.problems
     assert version in problem.found
-    assert "from 2.13 on and before 2.14" in problem.wanted
+    assert "from 2.13 on and before 2.15" in problem.wanted
     assert "on a node that has the GPU" in problem.hint
     assert state() == before
 
