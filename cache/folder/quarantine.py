@@ -45,12 +45,13 @@ def set_aside(folder: str, path: str, reason: str, seen: os.stat_result | None =
             return False
         _make_room(path, unnoted or error)
         return True
+    if unnoted is None and _is_gone(target + _REASON):
+        # Another process's trim took the note, still without its file, for one that a killed process had left. Before all
+        # else: a process may be killed while it gives the file back, too.
+        _note(target + _REASON, reason)
     if not _is(target, seen):
         _give_back(target, path)
         return False
-    if unnoted is None and _is_gone(target + _REASON):
-        # Another process's trim took the note, still without its file, for one that a killed process had left.
-        _note(target + _REASON, reason)
     trim(folder)
     return True
 

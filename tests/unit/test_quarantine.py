@@ -159,6 +159,33 @@ def test_a_note_that_was_trimmed_before_its_file_came_is_written_again(
     assert kept(folder) == ["bad"]
 
 
+def test_a_process_killed_while_it_gives_a_file_back_leaves_it_with_its_note(
+    folder, tmp_path, monkeypatch
+):
+    """Its note may have been taken before the file came: it is written again before the file is given back."""
+    path = bad_file(tmp_path)
+    seen = os.lstat(path)
+    real = os.rename
+
+    class KilledError(Exception):
+        pass
+
+    def rename(source, target):
+        os.unlink(target + ".reason")
+        (tmp_path / "good").write_text("good one")
+        os.replace(tmp_path / "good", path)
+        real(source, target)
+
+    def link(source, target):
+        raise KilledError
+
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(KilledError):
+        set_aside(str(folder), path, "why", seen)
+    assert kept(folder) == ["good one"]
+
+
 def test_a_file_that_comes_while_its_note_is_trimmed_does_not_stay_without_it(
     folder, tmp_path, monkeypatch
 ):
