@@ -8,6 +8,7 @@ Where the bytes lie is not this module's business: `keep_host_code` names who kn
 process anew.
 """
 
+import importlib
 import sys
 import threading
 import time
@@ -25,6 +26,16 @@ _SETTINGS = (
     *("EXTEND_VARIABLE_LIFETIMES", "DISABLE_JIT"),
 )
 """What of numba's configuration can change compiled code. The processor's name and features have their own place."""
+
+
+def part(**options: Any) -> Callable[[F], F]:
+    """Decorates a function that compiled code calls, with the types of each call. It gets no wrappers."""
+    import numba
+
+    # numba's own types do not know the options that leave wrappers out.
+    njit: Any = numba.njit
+    decorate: Callable[[F], F] = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+    return decorate
 
 
 class HostCode:
@@ -218,10 +229,9 @@ def _packed(made: Any) -> Mapping[str, Any]:
 
 def _loaded(packed: Mapping[str, Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """The function that Python calls, from what `_packed` made of it."""
-    from numba import _dynfunc
     from numba.core.environment import Environment
 
-    codegen, dynamic = _codegen(), _as_any(_dynfunc)
+    codegen, dynamic = _codegen(), importlib.import_module("numba._dynfunc")
     state = (packed["library"], "object", (packed["object"], packed["bitcode"]))
     library = codegen.unserialize_library(state)
     address = library.get_pointer_to_function(packed["wrapper"])

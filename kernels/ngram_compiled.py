@@ -31,16 +31,19 @@ request's step is little more than its call; and each that one function passes t
 which took four fifths of an append.
 """
 
-import functools
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from graphspec.kernels.host_code import HostCode
+from graphspec.kernels.host_code import HostCode, part
 from graphspec.kernels.ngram_faults import FINE, fault_of
+
+# What numba's own types do not know of.
+_numba: Any = numba
+types, carray = _numba.types, _numba.carray
 
 CODE = HostCode(
     "ngram",
@@ -64,11 +67,10 @@ PROBES = 512
 RESEEDS = 8
 # What a search does at its end: enters the token, takes it out, or only looks.
 ENTER, LEAVE, LOOK = range(3)
-_inner: Any = functools.partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 # 2**64 / golden ratio, and an odd constant of splitmix64 (Steele, Lea, Flood 2014): far-apart odd multipliers.
 GOLDEN, MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
-_fault = _inner()(fault_of)
+_fault = part()(fault_of)
 
 
 def _asks(context: Any, pointer: Any, index: Any) -> Any:
@@ -104,36 +106,36 @@ def _pointer_to(kind: Any) -> Any:
 _int32_at, _uint32_at, _int64_at = map(_pointer_to, (types.int32, types.uint32, types.int64))
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _row_of(layout: Any, slot: Any) -> Any:
     """The slot's tokens."""
     return _int32_at(layout[STORE] + 4 * slot * layout[WORDS])
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _table_of(layout: Any, slot: Any) -> Any:
     """The slot's hash table."""
     return _uint32_at(layout[STORE] + 4 * (slot * layout[WORDS] + layout[TABLE]))
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _links_of(layout: Any, slot: Any) -> Any:
     """The slot's `last` and `previous`, by place and n; they are not there where the earliest place is asked for."""
     address = layout[STORE] + 4 * slot * layout[WORDS]
     return _int32_at(address + 4 * layout[LAST]), _int32_at(address + 4 * layout[PREVIOUS])
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _state_of(layout: Any, slot: Any) -> Any:
     return _int64_at(layout[STATE] + 8 * FIELDS * slot)
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _multiplier(state: Any) -> Any:
     return np.uint32(np.uint64(state[SEED]) >> np.uint64(32)) | np.uint32(1)
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _hash(row: Any, end: Any, n: Any, multiplier: Any) -> Any:
     """Of the n-gram that ends behind `end` tokens: from its last token to its first, so that a longer one goes on from it."""
     value = np.uint32(0)
@@ -142,7 +144,7 @@ def _hash(row: Any, end: Any, n: Any, multiplier: Any) -> Any:
     return value
 
 
-@_inner()
+@part()
 def _clear(table: Any, state: Any) -> None:
     used = np.int64(1) << state[BITS]
     for at in range(min(used, state[DIRTY])):
@@ -150,13 +152,13 @@ def _clear(table: Any, state: Any) -> None:
     state[DIRTY] = max(state[DIRTY], used)
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _rule_of(layout: Any) -> Any:
     """What a search needs of the layout: read once, because memory that is written between may be anything to the compiler."""
     return layout[MIN_N], layout[MAX_N], layout[LATEST], layout[PLACE_BITS], layout[LEVEL_BITS]
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _search(  # noqa: PLR0912 - a loop that calls nothing: see the head of the module
     row: Any,
     table: Any,
@@ -223,7 +225,7 @@ def _search(  # noqa: PLR0912 - a loop that calls nothing: see the head of the m
     return found, length, probes
 
 
-@_inner()
+@part()
 def _search_on(
     row: Any,
     table: Any,
@@ -240,7 +242,7 @@ def _search_on(
     return probes
 
 
-@_inner()
+@part()
 def _enter_block(
     row: Any,
     table: Any,
@@ -286,7 +288,7 @@ def _enter_block(
     return probes
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _match(found: Any, length: Any, previous: Any, rule: Any, end: Any) -> Any:
     """The position behind the place that is asked for: the first of the longest match, or the latest."""
     min_n, max_n, latest, _, _ = rule
@@ -295,7 +297,7 @@ def _match(found: Any, length: Any, previous: Any, rule: Any, end: Any) -> Any:
     return found
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _give_room(state: Any, length: Any) -> None:
     """Notes that a slot has `length` tokens now, and gives its table room for them; `_enter` does the rest."""
     state[NEXT] = state[LENGTH] + 1
@@ -305,7 +307,7 @@ def _give_room(state: Any, length: Any) -> None:
         state[NEXT] = 0
 
 
-@_inner()
+@part()
 def _enter(
     row: Any, table: Any, last: Any, previous: Any, values: Any, state: Any, layout: Any
 ) -> None:
@@ -356,7 +358,7 @@ def _enter(
             end = 0
 
 
-@_inner()
+@part()
 def _truncate(
     row: Any, table: Any, last: Any, previous: Any, state: Any, layout: Any, length: Any
 ) -> None:
@@ -381,7 +383,7 @@ def _truncate(
     state[LENGTH] = length
 
 
-@_inner()
+@part()
 def _ask(row: Any, table: Any, state: Any, layout: Any, k: Any, text: Any) -> None:
     """Asks for the table places of a step's new n-grams, or with `text` for the tokens that these will be compared with."""
     multiplier, shift = _multiplier(state), np.uint32(32 - state[BITS])
@@ -397,7 +399,7 @@ def _ask(row: Any, table: Any, state: Any, layout: Any, k: Any, text: Any) -> No
             _prefetch(row, min(place + k, state[LENGTH]) - 1)
 
 
-@_inner(forceinline=True)
+@part(forceinline=True)
 def _is_step(state: Any) -> Any:
     """Whether a slot's new tokens are few, and enter the table that is there."""
     return state[NEXT] > 0 and state[LENGTH] - state[NEXT] < AHEAD

@@ -118,7 +118,7 @@ def warm_verify(device: str = "cpu") -> float:
     taken = choose("verify", device=device).implementation
     taken.load()
     if taken.home == _HOST:
-        from graphspec.kernels.verify_cpu import CODE
+        from graphspec.kernels.verify_rows import CODE
 
         CODE.ready()
     return time.perf_counter() - began

@@ -98,9 +98,10 @@ def _nucleus(
 ) -> Any:
     """The largest bound from `least` to `top` whose entries have the mass `wanted`: a search over the bits of its value,
     three bits a pass."""
-    low, high = np.int64(key_of(least)), np.int64(key_of(top))
+    low: Any = np.int64(key_of(least))
+    high: Any = np.int64(key_of(top))
     while low < high:
-        step = max((high - low + _WAYS) // (_WAYS + 1), 1)
+        step: Any = max((high - low + _WAYS) // (_WAYS + 1), 1)
         bounds = (
             float_of_key(np.int32(min(low + step, high))),
             float_of_key(np.int32(min(low + 2 * step, high))),
@@ -122,7 +123,7 @@ def _nucleus(
                 m4 += np.float64(parts[4])
                 m5 += np.float64(parts[5])
                 m6 += np.float64(parts[6])
-        enough = np.int64(0)
+        enough: Any = np.int64(0)
         for mass in (m0, m1, m2, m3, m4, m5, m6):
             if mass < wanted:
                 break
