@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+
+from graphspec.capture.backends.nested import changed, items
 
 Arguments = Sequence[Any]
 Keywords = Mapping[str, Any]
@@ -22,7 +23,7 @@ def outputs_without_running(func: Any, args: Arguments, kwargs: Keywords) -> Any
     if func.namespace == "aten" or not _has_shape_function(func):
         return func(*args, **kwargs)
     device = _device(args, kwargs)
-    return tree_map(lambda t: _zeros_like(t, device), _described(func, args, kwargs))
+    return changed(lambda t: _zeros_like(t, device), _described(func, args, kwargs))
 
 
 def _has_shape_function(func: Any) -> bool:
@@ -35,11 +36,11 @@ def _described(func: Any, args: Arguments, kwargs: Keywords) -> Any:
     def on_meta(value: Any) -> Any:
         return value.to("meta") if isinstance(value, torch.Tensor) else value
 
-    return func(*tree_map(on_meta, tuple(args)), **tree_map(on_meta, dict(kwargs)))
+    return func(*changed(on_meta, tuple(args)), **changed(on_meta, dict(kwargs)))
 
 
 def _device(args: Arguments, kwargs: Keywords) -> torch.device:
-    given = tree_flatten((tuple(args), dict(kwargs)))[0]
+    given = items((tuple(args), dict(kwargs)))
     return next((a.device for a in given if isinstance(a, torch.Tensor)), torch.device("cpu"))
 
 

@@ -13,10 +13,11 @@ import attrs
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from graphspec.capture.backends.base import Call, released_graph
 from graphspec.capture.backends.dry_run import outputs_without_running
+from graphspec.capture.backends.nested import changed, items
 from graphspec.capture.backends.tape_rules import HOST_READ, illegal, is_host_read, why_illegal
 from graphspec.errors import CaptureIllegalError, CaptureStateError, Problem
 
@@ -189,10 +190,8 @@ class _Recorder(TorchDispatchMode):
         what = why_illegal(func, args, kwargs, self._generators)
         if what:
             raise illegal(str(func), what)
-        flat, structure = tree_flatten((tuple(args), kwargs))
-        given = [self._argument(a) for a in flat]
-        arguments, keywords = tree_unflatten(given, structure)
-        used = tuple(a.index for a in given if type(a) is _Slot)
+        arguments, keywords = changed(self._argument, (tuple(args), kwargs))
+        used = tuple(a.index for a in items((arguments, keywords)) if type(a) is _Slot)
         plain = _slots_in(arguments)
         lists = ((at, _slots_in(a)) for at, a in enumerate(arguments) if type(a) is list)
         listed = tuple((at, inside) for at, inside in lists if inside)
@@ -270,7 +269,7 @@ def _tensors_of(made: Any) -> Sequence[torch.Tensor]:
         return (made,)
     if isinstance(made, tuple | list) and all(isinstance(t, torch.Tensor) for t in made):
         return made
-    return [t for t in tree_flatten(made)[0] if isinstance(t, torch.Tensor)]
+    return [t for t in items(made) if isinstance(t, torch.Tensor)]
 
 
 def _changed(where: str, found: Any, wanted: Any) -> CaptureIllegalError:
