@@ -63,6 +63,11 @@ def _compared(keyed: Keyed, spec: EngineSpec, store: DiskStore) -> Recompiled:
     lookup = store.look(keyed.key)
     if lookup.entry is None:
         return Recompiled(unit=unit, key=key, reason=f"nothing to compare it with: {lookup.reason}")
+    if "kernels" in lookup.entry.metadata:
+        reason = (
+            "built without its GPU: a compile beside one chooses between configurations by trial"
+        )
+        return Recompiled(unit=unit, key=key, reason=f"nothing to compare it with: {reason}")
     began = time.perf_counter()
     made, stored = _compiled(keyed, spec), bytes(lookup.entry.payload)
     seconds = time.perf_counter() - began

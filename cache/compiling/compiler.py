@@ -255,6 +255,9 @@ class Compiler:
 
     def _environment(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        if self._device.startswith("cuda"):
+            # Line tables have the paths of this build, and no code depends on them.
+            kept["TRITON_DISABLE_LINE_INFO"] = "1"
         if self._described is not None:
             kept |= {**_NO_GPU, "CUDA_HOME": cuda_home()}
         folders = [os.path.realpath(p) for p in sys.path if p and os.path.isdir(p)]

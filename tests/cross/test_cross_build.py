@@ -5,12 +5,21 @@ Run by ``make cross-test``, in a virtual environment of its own. The table that 
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from graphspec.api import load
+from graphspec.cache.compiling.compiler import Compiler
+from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
+from graphspec.cache.compiling.trace import trace
+from graphspec.capture.program import load_program
+from graphspec.fleet.cross import described_gpu_of
+from graphspec.fleet.devices import describe_device
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = str(ROOT / "examples" / "smollm2-ngram.yaml")
@@ -100,3 +109,17 @@ def test_devices_share_no_entry(first):
     """Each device has keys of its own: none loads what is for another."""
     keys = [unit["key"] for _, said in first.values() for unit in said["units"]]
     assert len(set(keys)) == len(DEVICES) * len(UNITS)
+
+
+def test_equal_compiles_give_equal_bytes_without_paths():
+    """In folders of their own, as on any machine: what a key names is the same wherever it is made."""
+    spec = load(EXAMPLE, ["device.target=cuda", "device.isa=x86-64-v3"])
+    gpu = described_gpu_of(describe_device("nvidia-h200"))
+    unit = load_program(spec).units()[0]
+    flags, options = compiler_flags(spec.device), compiler_options(spec.device)
+    libraries = []
+    for _ in range(2):
+        with Compiler(flags, options, "cuda", gpu) as compiler:
+            libraries.append(compiler.compile(unit, trace(unit, spec, "cuda")).library)
+    assert libraries[0] == libraries[1]
+    assert not re.findall(rb"/(?:tmp|home|root|work)/[\w./-]*", libraries[0])

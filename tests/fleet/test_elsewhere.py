@@ -5,13 +5,14 @@ from typing import ClassVar
 import attrs
 import pytest
 
-from graphspec.cache import elsewhere, load
+from graphspec.cache import elsewhere, load, recompile
 from graphspec.cache.compiling import trace, without_driver
 from graphspec.cache.compiling.compiler import Compiled
 from graphspec.cache.compiling.compiler import Compiler as RealCompiler
 from graphspec.cache.compiling.without_driver import driver_stub
 from graphspec.cache.elsewhere import build_elsewhere, kernel_problems, kernels_of
 from graphspec.cache.entry import Entry
+from graphspec.cache.folder.disk import DiskStore
 from graphspec.cache.load import keyed_units, load_or_compile
 from graphspec.cache.loading import artifact
 from graphspec.cache.opened import open_cache
@@ -288,3 +289,21 @@ def test_the_compilers_process_for_a_described_gpu_sees_no_other(no_toolkit, mon
     usual = RealCompiler((), {}, "cuda")._environment()
     assert usual["CUDA_VISIBLE_DEVICES"] == "3"
     assert "TORCHINDUCTOR_COMPILE_THREADS" not in usual
+
+
+def test_line_tables_are_left_out_for_gpus_alone(monkeypatch):
+    """They have paths of the build. Whoever asks for them has them in the key, and gets them."""
+    monkeypatch.delenv("TRITON_DISABLE_LINE_INFO", raising=False)
+    assert RealCompiler((), {}, "cuda")._environment()["TRITON_DISABLE_LINE_INFO"] == "1"
+    assert "TRITON_DISABLE_LINE_INFO" not in RealCompiler((), {}, "cpu")._environment()
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "0")
+    assert RealCompiler((), {}, "cuda")._environment()["TRITON_DISABLE_LINE_INFO"] == "0"
+
+
+def test_an_entry_that_was_built_without_the_gpu_is_not_compared(cuda_spec, tmp_path, compiler):
+    """A compile beside the GPU may choose otherwise, and be as right."""
+    build(cuda_spec, tmp_path)
+    keyed = keyed_units(load_program(cuda_spec).units(), cuda_spec, device=H200.profile)[0]
+    compared = recompile._compared(keyed, cuda_spec, DiskStore(str(tmp_path)))
+    assert "built without its GPU" in compared.reason
+    assert compiler.compiled == ["scale", "mix"]
