@@ -71,8 +71,8 @@ class Generator:
 
     `end_of_text` ends a request that does not ignore it; `decode` turns tokens into text, and without it there is none.
     `export` receives hidden states, where the method exports them. `compiled_sampling` compiles verification before the
-    engine is ready (20 s of one core on a CPU), for requests that are not greedy; without it they are verified by plain
-    torch on a CPU, so that nothing is ever compiled later. `adaptive` takes the place of the choice of drafts that the contract
+    engine is ready (20 s of one core on a CPU, or loaded from the cache), for requests that are not greedy; without it they
+    are verified by plain torch on a CPU, so that nothing is ever compiled later. `adaptive` takes the place of the choice of drafts that the contract
     asks for.
     """
 

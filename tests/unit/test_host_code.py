@@ -209,3 +209,23 @@ def test_the_drafter_of_a_large_engine_is_in_the_report_of_its_warmup(
     small = EngineConfig.from_dict(tiny_config()).resolve()
     report = warmup_module.warmup(small, cache_dir=str(tmp_path))
     assert (list(report.units), "drafter" in report.phases) == ([], False)
+
+
+def test_a_warmed_process_keeps_what_it_compiles_later_where_its_engine_does(
+    monkeypatch, tiny_config, tmp_path
+):
+    """As the verification of an engine with `compiled_sampling`; where somebody keeps code already, he goes on."""
+    program = SimpleNamespace(units=tuple, start=lambda artifacts: Steps())
+    monkeypatch.setattr(warmup_module, "load_program", lambda spec: program)
+    spec, before = EngineConfig.from_dict(tiny_config()).resolve(), keep_host_code(None)
+    try:
+        for folder in ("first", "second"):
+            warmup_module.warmup(spec, cache_dir=str(tmp_path / folder))
+        assert total_of(tiny()) == 10
+        entries = {
+            folder: list(open_cache(CacheConfig(), str(tmp_path / folder)).disk.entries())
+            for folder in ("first", "second")
+        }
+        assert [len(e) for e in entries.values()] == [1, 0]
+    finally:
+        keep_host_code(before)
