@@ -189,7 +189,9 @@ def compiler_facts() -> Mapping[str, Any]:
         "numba": numba.__version__,
         "llvmlite": llvmlite.__version__,
         "numpy": numpy.__version__,
-        "python": f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}",
+        # As in the keys of units, so that both are of this installation or of another for the same reason.
+        "python": f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}",
+        "abi": f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}",
         "settings": {name: repr(getattr(config, name, None)) for name in _SETTINGS},
     }
 

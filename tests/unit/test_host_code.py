@@ -11,6 +11,7 @@ pytest.importorskip("numba")
 
 from graphspec.cache.entry import Entry
 from graphspec.cache.opened import open_cache
+from graphspec.cache.prune import Wanted, choose
 from graphspec.cache.store import Outcome
 from graphspec.capture import host_kernels
 from graphspec.capture import warmup as warmup_module
@@ -58,6 +59,7 @@ def test_what_one_process_compiles_another_loads(cache):
     first = load_or_compile_host_code(group, cache)
     assert (first.outcome, first.compiled, first.store_problem) == (Outcome.MISS, True, "")
     assert first.name == "kernel.host.tiny"
+    assert choose(cache.root, Wanted(other_toolchain=True)) == ()
     assert total_of(group) == 10
     with pytest.raises(TypeError):
         group.ready()["total"](1)
@@ -154,7 +156,7 @@ def test_everything_that_changes_the_code_changes_the_key(monkeypatch):
         keys.append(host_code_key(group).digest)
     monkeypatch.setattr(host_kernels, "processor", lambda: (target, name, features))
     facts = host_code.compiler_facts()
-    for changed in ({"numba": "0.0"}, {"python": "cpython-399"}, {"settings": {"OPT": "0"}}):
+    for changed in ({"numba": "0.0"}, {"python": "cpython 3.99"}, {"settings": {"OPT": "0"}}):
         monkeypatch.setattr(host_kernels, "compiler_facts", lambda c=changed: {**facts, **c})
         keys.append(host_code_key(group).digest)
     assert len(set(keys)) == 8
