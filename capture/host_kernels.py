@@ -4,6 +4,7 @@ import importlib.util
 import time
 from collections.abc import Sequence
 
+from graphspec.cache.bundle.layout import HOST
 from graphspec.cache.entry import Entry
 from graphspec.cache.load import UnitResult, unusable_store
 from graphspec.cache.opened import OpenCache
@@ -27,7 +28,11 @@ _LOCK_POLL_S = 0.1
 
 
 def host_code_key(group: HostCode) -> EntryKey:
-    """The key of a group's code: its modules by content, types, numba with its settings, and the processor. Imports numba."""
+    """The key of a group's code: its modules by content, types, numba with its settings, and the processor. Imports numba.
+
+    Its device is of a kind of its own, since numba has its own words for a processor. So a bundle can be imported on another
+    one: what was compiled for this is never looked up there.
+    """
     target, name, features = processor()
     text = encode(
         {
@@ -36,8 +41,8 @@ def host_code_key(group: HostCode) -> EntryKey:
             "unit": unit_name(group),
             "source": source_digest(group.modules),
             "signature": {name: str(types) for name, types in group.signatures.items()},
-            "toolchain": {"target": target, **compiler_facts()},
-            "device": DeviceProfile(kind="cpu", name=name, capability=tuple(features)),
+            "compiler": dict(compiler_facts()),
+            "device": DeviceProfile(kind=HOST, name=name, capability=(target, *features)),
         }
     )
     return EntryKey(text, digest(text))

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from graphspec.cache.bundle.layout import Listed, Machine
+from graphspec.cache.bundle.layout import HOST, Listed, Machine
 from graphspec.cache.bundle.reader import Bundle, open_bundle, read_bundle
 from graphspec.cache.compiling.device import measure_device
 from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options, toolchain
@@ -132,6 +132,9 @@ def _members(value: Any) -> Mapping[Any, Any]:
 def _check_machines(bundle: Bundle) -> tuple[str, ...]:
     problems, notes = [], []
     for number, machine in enumerate(bundle.machines):
+        if _members(machine.get("device")).get("kind") == HOST:
+            # Host code is named in the words of its compiler. What is for another processor is never looked up here.
+            continue
         count = _count(bundle.entries, number)
         try:
             here = this_machine(device_config_of(machine))

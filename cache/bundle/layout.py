@@ -88,6 +88,10 @@ class Sizes:
     seal: Seal | None
 
 
+HOST = "host"
+"""Kind of the device in keys of code that is compiled for a processor by something else than the units' compiler."""
+
+
 def machine_of(key_text: bytes) -> Machine:
     """The machine that a key is for. Empty for a key that does not name one."""
     try:

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("numba")
 
+from graphspec.cache.bundle.exporter import all_entries, export_bundle
+from graphspec.cache.bundle.importer import import_bundle
 from graphspec.cache.entry import Entry
 from graphspec.cache.opened import open_cache
 from graphspec.cache.prune import Wanted, choose
@@ -231,3 +233,15 @@ def test_a_warmed_process_keeps_what_it_compiles_later_where_its_engine_does(
         assert [len(e) for e in entries.values()] == [1, 0]
     finally:
         keep_host_code(before)
+
+
+def test_a_bundle_with_host_code_is_imported_and_found(cache, tmp_path):
+    """An export of a whole cache takes it along; a machine with the same processor loads it, any other one leaves it."""
+    group = tiny()
+    load_or_compile_host_code(group, cache)
+    path = str(tmp_path / "all.bundle")
+    export_bundle(path, all_entries(cache.disk))
+    other = open_cache(CacheConfig(), str(tmp_path / "other"))
+    imported = import_bundle(path, other.disk)
+    assert [e.unit for e in imported.entries] == ["kernel.host.tiny"]
+    assert load_or_compile_host_code(group, other).outcome is Outcome.HIT
