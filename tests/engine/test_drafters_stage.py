@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from graphspec.fields import config_class
+from graphspec.fields import config_class, evolve
 from graphspec.speculators.base import DraftPhase
 from graphspec.speculators.dflash import DFlashSpeculatorConfig
 from graphspec.speculators.draft_model import StandaloneARSpeculatorConfig
@@ -63,6 +63,28 @@ def check(spec, name, seed, steps=30):
     assert stage.compared > 20
     assert (stage.proposed > 20) == spec.speculative.speculator.proposes_draft_tokens
     assert stage.reach == spec.num_lookahead_tokens - SPARE.get(name, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in NAMES),
+        pytest.param("mtp", {"num_nextn_predict_layers": 4}, id="mtp of 4"),
+    ],
+)
+def test_every_request_may_keep_all_its_drafts_in_a_step_of_the_whole_budget(
+    tmp_path, name, options
+):
+    """The least token budget that serves all requests at the largest depth: some drafters read more rows than it has."""
+    spec = engine_spec(tmp_path, name, options=options, **OPTIONS.get(name, {}))
+    most, rows = spec.scheduler.max_num_seqs, 1 + K
+    scheduler = evolve(spec.scheduler, max_num_batched_tokens=most * rows)
+    stage = Stage(evolve(spec, scheduler=scheduler), seed=8)
+    for _ in range(most):
+        stage.enter(rows)
+    for _ in range(4):
+        stage.step(stage.actors, K, accept=K)
+    assert stage.compared == 4 * most or not spec.speculative.speculator.proposes_draft_tokens
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -61,12 +61,15 @@ class Going:
 
 
 class DraftLoop:
-    """Runs passes of `step` on the buffers of `bench`, which it makes: other passes may use them between."""
+    """Runs passes of `step` on the buffers of `bench`, which it makes: other passes may use them between.
 
-    def __init__(self, context: DraftContext, one_pass: Pass) -> None:
+    `more` rows of each request may be in such a pass beside those of the target's step.
+    """
+
+    def __init__(self, context: DraftContext, one_pass: Pass, *, more: int = 1) -> None:
         self._context, self._pass = context, one_pass
         most = self.passes_at(context.spec.num_speculative_tokens)
-        self.bench = Bench.allocate(context, width=max(1, most), alone=True)
+        self.bench = Bench.allocate(context, width=max(1, most), alone=True, more=more)
 
     def passes_at(self, k: int) -> int:
         """Passes of the loop at depth k, as the contract counts them."""

@@ -136,7 +136,9 @@ class MTPSpeculator:
             embedding,
             head,
         )
-        self._loop = DraftLoop(context, _LastModule(modules[-1], embedding, head))
+        # The positions before a step's first are read again, by each module but the last.
+        more = max(1, len(modules) - 1)
+        self._loop = DraftLoop(context, _LastModule(modules[-1], embedding, head), more=more)
         self._kept: dict[int, tuple[int, torch.Tensor]] = {}
 
     @classmethod

@@ -65,14 +65,16 @@ class Bench:
     features: StaticBuffer | None
 
     @classmethod
-    def allocate(cls, context: DraftContext, *, width: int = 1, alone: bool = False) -> "Bench":
-        """For the widest pass: every row of a target's step and one more a request, or `width` rows of each request.
+    def allocate(
+        cls, context: DraftContext, *, width: int = 1, alone: bool = False, more: int = 1
+    ) -> "Bench":
+        """For the widest pass: every row of a target's step and `more` a request, or `width` rows of each request.
 
         With `alone` each row is a request of its own to attention.
         """
         spec = context.spec
         requests = spec.scheduler.max_num_seqs
-        rows = max(spec.scheduler.max_num_batched_tokens + requests, requests * width)
+        rows = max(spec.scheduler.max_num_batched_tokens + requests * more, requests * width)
         limits = evolve(
             spec.scheduler,
             max_num_batched_tokens=rows,
