@@ -163,9 +163,7 @@ def allocate_buffers(spec: EngineSpec, *, debug_padding: bool = False) -> StepBu
         block_tables=buffer("block_tables", requests, width, unread=blocks),
         context_lens=buffer("context_lens", requests, unread=_NOWHERE),
         query_starts=buffer("query_starts", requests + 1, unread=_NOWHERE),
-        unseen=buffer(
-            "unseen", tokens, spec.uniform_decode_query_len, unread=1, dtype=torch.bool
-        )
+        unseen=buffer("unseen", tokens, spec.uniform_decode_query_len, unread=1, dtype=torch.bool)
         if spec.drafts_in_trees
         else None,
         block_size=block_size,
