@@ -97,7 +97,14 @@ def _autocast(kind: str) -> tuple[str, bool]:
 def _changed(module: Any) -> Mapping[str, Any]:
     """The settings of a config module of torch that are not as torch sets them."""
     names = sorted(name for name in module._config if not module._is_default(name))
-    return {name: _plain(getattr(module, name)) for name in names}
+    found = {name: getattr(module, name) for name in names}
+    # Whoever patched a setting and put it back leaves it set, to its default: inductor itself does.
+    set_back = {n for n, value in found.items() if _equal(value, module._config[n].default)}
+    return {name: _plain(value) for name, value in found.items() if name not in set_back}
+
+
+def _equal(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
 
 
 def _plain(value: Any) -> Any:

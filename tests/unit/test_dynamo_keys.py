@@ -213,6 +213,24 @@ def test_settings_of_the_trace_are_in_the_key():
         assert graph_key(graph_factors(lifted)) != usual_key
 
 
+def test_a_setting_that_was_changed_and_set_back_is_no_change():
+    """Whoever patches a setting leaves it set: compiling with inductor does so. Every setting in turn."""
+    from torch._functorch import config as functorch
+    from torch.fx.experimental import _config as symbolic
+
+    lifted = usual().lifted
+    usual_key, changed = graph_key(graph_factors(lifted)), 0
+    for module in (functorch, symbolic):
+        for name in sorted(module._config):
+            value = getattr(module, name)
+            if type(value) is not bool:
+                continue
+            with module.patch({name: not value}):
+                changed += graph_key(graph_factors(lifted)) != usual_key
+            assert graph_key(graph_factors(lifted)) == usual_key, name
+    assert changed > 20
+
+
 def test_settings_of_inductor_are_not_in_the_key():
     """The compiler's process does not see them, so they change nothing."""
     from torch._inductor import config as inductor
