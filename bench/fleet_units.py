@@ -61,7 +61,7 @@ def build(spec: Any) -> Callable[..., Any]:
 
 def program(spec: EngineSpec) -> Program:
     if os.environ[DRIVER] != str(os.getpid()):
-        load._Run._compiler = lambda run: Sleeper()
+        load.CompileRun._compiler = lambda run: Sleeper()
         trace.trace = lambda unit, spec, device: Traced()
         artifact.load_artifact = lambda entry, *, single_threaded: bytes(entry.payload)
     return Program()

@@ -9,7 +9,7 @@ from graphspec.cache.compiling.described import DescribedGpu
 from graphspec.cache.compiling.toolchain import compiler_flags, compiler_options
 from graphspec.cache.entry import Entry
 from graphspec.cache.folder.locks import Locks
-from graphspec.cache.load import Keyed, UnitResult, _Run, keyed_units
+from graphspec.cache.load import CompileRun, Keyed, UnitResult, keyed_units
 from graphspec.cache.store import Store
 from graphspec.cache.units import CompileUnit
 from graphspec.config.device import DeviceProfile
@@ -69,8 +69,7 @@ def build_elsewhere(
 
     Raises what `load_or_compile` does, and `CacheError` for a library that was compiled and does not pass the checks.
     """
-    run = _Elsewhere(spec, store, locks, False, False, lambda result: None, lock_wait_seconds)
-    run.describe(profile, gpu)
+    run = _Elsewhere(spec, store, locks, lock_wait_seconds, profile, gpu)
     keyed = keyed_units(units, spec, device=profile)
     run.all(keyed, jobs, offline)
     return [
@@ -79,10 +78,19 @@ def build_elsewhere(
     ]
 
 
-class _Elsewhere(_Run):
+class _Elsewhere(CompileRun):
     """A run whose libraries cannot be loaded here: they are checked in place of that."""
 
-    def describe(self, profile: DeviceProfile, gpu: DescribedGpu) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        store: Store,
+        locks: Locks,
+        lock_wait: float,
+        profile: DeviceProfile,
+        gpu: DescribedGpu,
+    ) -> None:
+        super().__init__(spec, store, locks, False, False, lambda result: None, lock_wait)
         self._profile = profile
         self._gpu = gpu
         self.kernels: dict[str, tuple[UnitKernel, ...] | None] = {}

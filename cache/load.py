@@ -63,6 +63,35 @@ class UnitResult:
     same_as: str = ""
 
 
+def unit_result(
+    name: str,
+    entry: Entry,
+    lookup: Lookup,
+    began: float,
+    *,
+    compiled: bool,
+    saved: float,
+    stored: Stored | None = None,
+) -> UnitResult:
+    """What became of a unit that was looked up at `began` (of `time.perf_counter`) and is finished now.
+
+    `saved`: seconds that the stored compile had taken.
+    """
+    seconds = time.perf_counter() - began
+    return UnitResult(
+        name=name,
+        key=entry.key.digest,
+        outcome=lookup.outcome,
+        reason=lookup.reason,
+        compiled=compiled,
+        seconds=seconds,
+        seconds_saved=max(0.0, saved - seconds),
+        bytes=len(entry.payload),
+        store_problem=stored.reason if stored is not None else "",
+        differs=stored is not None and stored.differs,
+    )
+
+
 Listener = Callable[[UnitResult], None]
 
 
@@ -129,12 +158,17 @@ def load_or_compile(
     explained by what that folder holds. `listener` is told of each unit as it is finished. `compiler`, for one job, is used
     in place of a new one and stays open.
     """
-    run = _Run(spec, store, locks, strict, single_threaded, listener, lock_wait_seconds, compiler)
+    run = CompileRun(
+        spec, store, locks, strict, single_threaded, listener, lock_wait_seconds, compiler
+    )
     run.all(keyed_units(units, spec), jobs, offline)
     return run.artifacts, [run.results[u.name] for u in units]
 
 
-class _Run:
+class CompileRun:
+    """One run over units: looks each up, compiles and stores what is missing. What it does with an entry is `_keep`'s
+    business, which a run for a device that is not here replaces, with `_compiler`, `_notes` and `share`."""
+
     def __init__(
         self,
         spec: EngineSpec,
@@ -320,20 +354,10 @@ class _Run:
         stored: Stored | None = None,
         trace_seconds: float = 0.0,
     ) -> None:
-        seconds = time.perf_counter() - began
-        result = UnitResult(
-            name=keyed.unit.name,
-            key=keyed.key.digest,
-            outcome=lookup.outcome,
-            reason=lookup.reason,
-            compiled=compiled,
-            seconds=seconds,
-            seconds_saved=max(0.0, saved - seconds),
-            bytes=len(entry.payload),
-            store_problem=stored.reason if stored is not None else "",
-            differs=stored is not None and stored.differs,
-            trace_seconds=trace_seconds,
+        result = unit_result(
+            keyed.unit.name, entry, lookup, began, compiled=compiled, saved=saved, stored=stored
         )
+        result = attrs.evolve(result, trace_seconds=trace_seconds)
         self.results[keyed.unit.name] = result
         self._listener(result)
 

@@ -4,11 +4,13 @@ import importlib.util
 import time
 from collections.abc import Sequence
 
+import attrs
+
 from graphspec.cache.bundle.layout import HOST
 from graphspec.cache.entry import Entry
-from graphspec.cache.load import UnitResult, unusable_store
+from graphspec.cache.load import UnitResult, unit_result, unusable_store
 from graphspec.cache.opened import OpenCache
-from graphspec.cache.store import Lookup, Outcome, Stored, set_aside
+from graphspec.cache.store import Lookup, Outcome, set_aside
 from graphspec.cache.units import EntryKey
 from graphspec.config.device import DeviceProfile
 from graphspec.errors import KernelError
@@ -78,7 +80,7 @@ def load_or_compile_host_code(
         time.sleep(_LOCK_POLL_S)
         lookup = _look(group, cache, key)
     saved = float(lookup.entry.metadata["compile_seconds"])
-    return _result(group, lookup.entry, lookup, began, saved)
+    return unit_result(unit_name(group), lookup.entry, lookup, began, compiled=False, saved=saved)
 
 
 def keeper_in(cache: OpenCache) -> Keeper:
@@ -127,32 +129,11 @@ def _compiled(
     stored = cache.store.put(entry)
     if strict and stored.failed:
         raise unusable_store(stored.reason)
-    return _result(group, entry, first, began, 0.0, compiled=fresh, stored=stored)
-
-
-def _result(
-    group: HostCode,
-    entry: Entry,
-    lookup: Lookup,
-    began: float,
-    saved: float,
-    *,
-    compiled: bool = False,
-    stored: Stored | None = None,
-) -> UnitResult:
-    seconds = time.perf_counter() - began
-    return UnitResult(
-        name=unit_name(group),
-        key=entry.key.digest,
-        outcome=lookup.outcome,
-        reason=lookup.reason,
-        compiled=compiled,
-        seconds=seconds,
-        seconds_saved=max(0.0, saved - seconds),
-        bytes=len(entry.payload),
-        # Names of symbols count up in each process, so two compiles of the same code differ in them: no finding.
-        store_problem=stored.reason if stored is not None else "",
+    result = unit_result(
+        unit_name(group), entry, first, began, compiled=fresh, saved=0.0, stored=stored
     )
+    # Names of symbols count up in each process, so two compiles of the same code differ in them: no finding.
+    return attrs.evolve(result, differs=False)
 
 
 def warm_ngram_code(cache: OpenCache, *, strict: bool = False) -> Sequence[UnitResult]:

@@ -1,6 +1,5 @@
 """Warmup: from a spec to units that are loaded and graphs that are captured, verified and sealed."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from graphspec.config.device import Target
 from graphspec.fields import Stage
 from graphspec.kernels.ngram_warm import ngram_backend, warm_ngram
 from graphspec.kernels.seal import KernelSeal, compiling_is_meant
+from graphspec.processors import usable_cpus
 from graphspec.resolve.spec import EngineSpec
 from graphspec.speculators.ngram import NgramSpeculatorConfig
 
@@ -129,7 +129,7 @@ def make_ready(
                 spec,
                 cache.store,
                 cache.locks,
-                jobs=jobs or _usable_cpus(),
+                jobs=jobs or usable_cpus(),
                 strict=strict,
                 single_threaded=spec.device.target is Target.CUDA,
                 listener=told.unit_done,
@@ -198,10 +198,6 @@ def _backend(spec: EngineSpec) -> GraphBackend:
 
         return CudaBackend()
     return TapeBackend()
-
-
-def _usable_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Clock:

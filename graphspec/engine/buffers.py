@@ -1,6 +1,7 @@
 """Static buffers of a decode step: allocated once at the largest size, written in place, never replaced."""
 
 import itertools
+import random
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -36,6 +37,33 @@ class RequestRows:
     blocks: Sequence[int]
     padding: int = 0
     parents: Sequence[int] = ()
+
+    def one_by_one(self) -> Sequence["RequestRows"]:
+        """Each token as a request of its own."""
+        return [
+            RequestRows(tokens=(token,), position=self.position + at, blocks=self.blocks)
+            for at, token in enumerate(self.tokens)
+        ]
+
+
+def example_requests(
+    spec: EngineSpec, count: int, rows: int, made: random.Random
+) -> Sequence[RequestRows] | None:
+    """`count` requests of `rows` random tokens, each in blocks of its own from the first on; None where there are too few.
+
+    Rows that share the scratch block have to be equal then, or what they compute depends on their order.
+    """
+    each = -(-rows // spec.kv_cache.block_size)
+    if count * each >= spec.kv_cache.num_blocks:
+        return None
+    return [
+        RequestRows(
+            tokens=[made.randrange(spec.model.vocab_size) for _ in range(rows)],
+            position=0,
+            blocks=range(1 + at * each, 1 + (at + 1) * each),
+        )
+        for at in range(count)
+    ]
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -4,13 +4,14 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch.nn import functional as F
 
 from graphspec.capture.keys import CaptureKey, GraphMode, Phase
 from graphspec.capture.pieces import Piece, run_pieces
 from graphspec.engine.attention import paged_attention
-from graphspec.engine.buffers import RequestRows, allocate_buffers, allocate_cache
+from graphspec.engine.buffers import RequestRows, allocate_buffers, allocate_cache, example_requests
 from graphspec.engine.drafters.making import device_drafter
 from graphspec.engine.drafters.protocol import CapturedSpeculator
 from graphspec.engine.llama import rms_norm
@@ -117,22 +118,15 @@ class Executor:
         return self.run(requests, range(sum(len(r.tokens) + r.padding for r in requests))).logits
 
     def _examples(self, count: int, rows: int, made: random.Random) -> Sequence[RequestRows]:
-        """`count` requests of `rows` random tokens, each in blocks of its own from the first on."""
-        each = -(-rows // self.spec.kv_cache.block_size)
-        if count * each >= self.spec.kv_cache.num_blocks:
-            # Too few blocks for one's own each: rows that share the scratch block must be equal to be deterministic.
+        """`count` requests of `rows` random tokens, with random trees of drafts where drafts are trees."""
+        requests = example_requests(self.spec, count, rows, made)
+        if requests is None:
             return [self.padding_request(rows - 1)] * count
-        vocabulary = self.spec.model.vocab_size
+        if not self.spec.drafts_in_trees:
+            return requests
+        drafts = range(rows - 1)
         return [
-            RequestRows(
-                tokens=[made.randrange(vocabulary) for _ in range(rows)],
-                position=0,
-                blocks=range(1 + at * each, 1 + (at + 1) * each),
-                parents=[made.randint(-1, draft - 1) for draft in range(rows - 1)]
-                if self.spec.drafts_in_trees
-                else (),
-            )
-            for at in range(count)
+            attrs.evolve(r, parents=[made.randint(-1, d - 1) for d in drafts]) for r in requests
         ]
 
     def _fill_pieces(self, key: CaptureKey, variant: int) -> None:

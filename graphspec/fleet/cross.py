@@ -1,6 +1,5 @@
 """A cache for a GPU that is not here: what of it can be built on this machine, and why the rest cannot."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from graphspec.capture.program import load_program
 from graphspec.config.device import CpuIsa
 from graphspec.fleet.devices import Described, recorded
 from graphspec.kernels.targets import GpuTarget
+from graphspec.processors import usable_cpus
 from graphspec.resolve.spec import EngineSpec
 
 
@@ -146,7 +146,7 @@ def warm_for(
         if why_not:
             units = _looked_up(listed, spec, cache, device)
         else:
-            units = _built(listed, spec, cache, device, jobs or _cpus())
+            units = _built(listed, spec, cache, device, jobs or usable_cpus())
     return CrossReport(
         device=device,
         units=tuple(units),
@@ -218,10 +218,6 @@ def _built(
         for one in built
         if not one.result.same_as
     ]
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _why_not(device: Described) -> str:

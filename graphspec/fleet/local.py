@@ -16,6 +16,7 @@ from typing import Self
 from graphspec.fleet.executor import Ended
 from graphspec.fleet.task import Done, Resources, Task
 from graphspec.fleet.worker import pack, receive, send
+from graphspec.processors import usable_cpus
 
 _WORKER = ("-P", "-m", "graphspec.fleet.worker")
 _SAID = 300
@@ -188,8 +189,7 @@ class _Worker:
 
 
 def _slots(memory_bytes: int) -> int:
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free = _free_bytes()
+    cpus, free = usable_cpus(), _free_bytes()
     return max(1, min(cpus, free // memory_bytes if memory_bytes and free else cpus))
 
 

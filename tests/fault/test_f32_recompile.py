@@ -50,7 +50,7 @@ def without_a_compiler(monkeypatch):
         device = run._spec.device
         return GraphCompiler(compiler_flags(device), compiler_options(device), device.target.value)
 
-    monkeypatch.setattr(load._Run, "_compiler", compiler_of)
+    monkeypatch.setattr(load.CompileRun, "_compiler", compiler_of)
     monkeypatch.setattr(compiler, "Compiler", GraphCompiler)
     monkeypatch.setattr(artifact, "load_artifact", lambda entry, *, single_threaded: entry.payload)
 

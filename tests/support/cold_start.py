@@ -88,7 +88,7 @@ class _Compiler:
 
 def _stand_in(compile: Callable[[CompileUnit], bytes]) -> None:
     load.keyed_units = lambda units, spec, **_: [Keyed(unit=u, key=key_of(u.name)) for u in units]
-    load._Run._compiler = lambda run: _Compiler(compile)
+    load.CompileRun._compiler = lambda run: _Compiler(compile)
     trace = ModuleType("graphspec.cache.compiling.trace")
     trace.trace = lambda unit, spec, device: SimpleNamespace(outputs=(), reads=(), seconds=0.0)
     artifact = ModuleType("graphspec.cache.loading.artifact")

@@ -40,6 +40,6 @@ def install(
     compile: Callable[[CompileUnit], bytes], patch: Callable[[Any, str, Any], None] = setattr
 ) -> None:
     """Puts the stand-ins for tracing, compiling and loading in place, with `patch` or for good."""
-    patch(load._Run, "_compiler", lambda run: FakeCompiler(compile))
+    patch(load.CompileRun, "_compiler", lambda run: FakeCompiler(compile))
     patch(trace, "trace", lambda unit, spec, device: _Traced())
     patch(artifact, "load_artifact", lambda entry, *, single_threaded: bytes(entry.payload))

@@ -99,7 +99,7 @@ def starting(ranks: Ranks) -> Any:
     def no_compiler(run: Any) -> Any:
         raise AssertionError("compiled")
 
-    load._Run._compiler = no_compiler
+    load.CompileRun._compiler = no_compiler
     ready = start_together(spec_of(ranks), ranks, cache_dir=folder_of(ranks, "started"))
     report = ready.report.as_dict()
     return [report["compiled"], report["loaded"], sorted(map(str, ready.manager.captured))]

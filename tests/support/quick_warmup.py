@@ -43,7 +43,7 @@ def main() -> int:
     from graphspec.cli import main as graphspec
 
     folder = sys.argv.pop(1)
-    load._Run._compiler = lambda run: StoredCompiler(folder, run._spec)
+    load.CompileRun._compiler = lambda run: StoredCompiler(folder, run._spec)
     return graphspec()
 
 

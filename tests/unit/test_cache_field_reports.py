@@ -313,13 +313,13 @@ def test_B37_an_entry_is_looked_for_again_under_the_lock(root, unit, tiny_spec, 
     metadata = {"unit": unit.name, "compile_seconds": 1.0}
     entry = attrs.evolve(entry_of("a", b"theirs"), key=keyed.key, metadata=metadata)
     fake_compiler.install(lambda unit: b"ours", monkeypatch.setattr)
-    real = load._Run.compile_all
+    real = load.CompileRun.compile_all
 
     def late(run, pending, jobs):
         assert DiskStore(root).put(entry).written
         real(run, pending, jobs)
 
-    monkeypatch.setattr(load._Run, "compile_all", late)
+    monkeypatch.setattr(load.CompileRun, "compile_all", late)
     assert start() == (Outcome.HIT, False, b"theirs")
 
 

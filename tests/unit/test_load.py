@@ -52,7 +52,7 @@ class Compiler:
 def compiler(monkeypatch):
     """A compiler that takes no time, and a loader that refuses libraries which begin with BAD."""
     made = Compiler()
-    monkeypatch.setattr(load._Run, "_compiler", lambda run: made)
+    monkeypatch.setattr(load.CompileRun, "_compiler", lambda run: made)
 
     def loaded(entry, *, single_threaded):
         if bytes(entry.payload).startswith(BAD):

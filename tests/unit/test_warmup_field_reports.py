@@ -89,7 +89,7 @@ class ScaleCompiler:
 def compiler(libraries, tiny_spec, monkeypatch):
     """A compiler that takes no time. Units are traced, and what it gives is loaded and runs."""
     made = ScaleCompiler(bytes(toy_entries(libraries, tiny_spec)["scale"].payload))
-    monkeypatch.setattr(load._Run, "_compiler", lambda run: made)
+    monkeypatch.setattr(load.CompileRun, "_compiler", lambda run: made)
     return made
 
 

@@ -12,12 +12,12 @@ import torch
 from torch.nn import functional as F
 
 from graphspec.capture.keys import CaptureKey
-from graphspec.engine.buffers import RequestRows
+from graphspec.engine.buffers import RequestRows, example_requests
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.eagle import embedding_of
 from graphspec.engine.drafters.graphs import key_for, replay
 from graphspec.engine.drafters.head_weights import HeadReader
-from graphspec.engine.drafters.layers import DraftLayers, HeadNorms, Rows, product
+from graphspec.engine.drafters.layers import DraftLayers, HeadNorms, Rows
 from graphspec.engine.drafters.network import Bench, features_of, last_computed
 from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
 from graphspec.engine.drafters.sampling import Draws, take_each
@@ -64,7 +64,7 @@ class BlockNetwork:
 
     def fused(self, aux: torch.Tensor) -> torch.Tensor:
         """Outputs of the target's chosen layers [T, layers * target H] -> context states [T, H]."""
-        return rms_norm(product(aux, self._fc).contiguous(), self._state_norm, self._eps)
+        return rms_norm(F.linear(aux, self._fc).contiguous(), self._state_norm, self._eps)
 
     def store(self, states: torch.Tensor, rows: Rows) -> None:
         """Keys and values of context states, in every layer, at the rows' slots."""
@@ -136,25 +136,13 @@ class DFlashSpeculator:
 
     def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
         """Random tokens, in blocks of the requests' own where there are enough."""
-        made, spec = random.Random(variant), self._context.spec
         queries = self._queries(key.k)
-        each = -(-queries // spec.kv_cache.block_size)
-        # Rows that share the scratch block must be equal to be deterministic.
-        own = key.bucket * each < spec.kv_cache.num_blocks
+        requests = example_requests(self._context.spec, key.bucket, queries, random.Random(variant))
+        padding = [_PADDING] * (key.bucket * queries)
         self._bench.write(
-            [
-                RequestRows(
-                    tokens=(made.randrange(spec.model.vocab_size),),
-                    position=at,
-                    blocks=range(1 + i * each, 1 + (i + 1) * each),
-                )
-                if own
-                else _PADDING
-                for i in range(key.bucket)
-                for at in range(queries)
-            ]
+            [row for r in requests for row in r.one_by_one()] if requests else padding
         )
-        if own:
+        if requests:
             self._bench.buffers.context_lens.copy_in([queries] * key.bucket * queries)
 
     def draft_pass(self, bucket: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from graphspec.engine.drafters.autoregressive import AutoregressiveDrafter
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.head_weights import HeadReader
-from graphspec.engine.drafters.layers import DraftLayers, Rows, product
+from graphspec.engine.drafters.layers import DraftLayers, Rows
 from graphspec.engine.drafters.network import Output
 from graphspec.engine.drafters.parallel import ParallelDrafter
 from graphspec.engine.drafters.protocol import TargetStep
@@ -57,7 +57,7 @@ class EagleNetwork:
     def forward(self, rows: Rows, features: torch.Tensor | None) -> Output:
         """The layers' output is both scored and carried."""
         assert features is not None
-        x = product(torch.cat((F.embedding(rows.ids, self._embedding), features), -1), self._fc)
+        x = F.linear(torch.cat((F.embedding(rows.ids, self._embedding), features), -1), self._fc)
         hidden = (x if self._bias is None else x + self._bias).contiguous()
         hidden = self._layers.run(hidden, rows, first_input=hidden)
         return Output(scored=hidden, carried=hidden)
@@ -156,7 +156,7 @@ class Eagle3Network:
         return named if self.to_target is None else {**named, "to_target": self.to_target}
 
     def _fused(self, aux: torch.Tensor) -> torch.Tensor:
-        return product(aux, self._fc).contiguous()
+        return F.linear(aux, self._fc).contiguous()
 
     def _targets(self, context: DraftContext, read: HeadReader, size: int) -> torch.Tensor | None:
         if size == context.spec.model.vocab_size:

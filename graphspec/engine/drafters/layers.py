@@ -58,11 +58,6 @@ class _View:
     device: DeviceConfig
 
 
-def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x [T, in], weight [out, in] -> x @ weight.T."""
-    return F.linear(x, weight)
-
-
 class DraftLayers:
     """Llama layers, with Qwen3's head norms where `norms` are given. `cache`: [layers, 2, blocks, block_size, kv_heads, D]."""
 
@@ -117,7 +112,7 @@ class DraftLayers:
         """Input of one attention [T, in] -> q [T, heads, D], k and v [T, kv_heads, D], rotated to their positions."""
         m = self.model
         heads, kv_heads = m.num_attention_heads, m.num_key_value_heads
-        qkv = product(x, self.weights[at].w_qkv).unflatten(1, (heads + 2 * kv_heads, m.head_dim))
+        qkv = F.linear(x, self.weights[at].w_qkv).unflatten(1, (heads + 2 * kv_heads, m.head_dim))
         q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
         if self._norms:
             q = rms_norm(q, self._norms[at].q, m.rms_norm_eps)

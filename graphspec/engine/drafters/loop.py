@@ -9,6 +9,7 @@ the rows of all passes are written at once, pass after pass, and nothing goes th
 Drafts that are drawn take their token on the host, one pass at a time, without a graph.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,7 +19,7 @@ import torch
 
 from graphspec.capture.dispatch import Fallthrough
 from graphspec.capture.keys import CaptureKey
-from graphspec.engine.buffers import RequestRows
+from graphspec.engine.buffers import RequestRows, example_requests
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.graphs import decline, key_for, replay
 from graphspec.engine.drafters.layers import Rows
@@ -114,25 +115,13 @@ class DraftLoop:
 
     def fill_example(self, key: CaptureKey, variant: int) -> None:
         """Random tokens and features, in blocks of the requests' own where there are enough."""
-        made, spec = random.Random(variant), self._context.spec
-        passes, size = self.passes_at(key.k), spec.kv_cache.block_size
-        each = -(-passes // size)
-        # Rows that share the scratch block must be equal to be deterministic.
-        own = key.bucket * each < spec.kv_cache.num_blocks
-        self.bench.write(
-            [
-                RequestRows(
-                    tokens=(made.randrange(spec.model.vocab_size),),
-                    position=at,
-                    blocks=range(1 + i * each, 1 + (i + 1) * each),
-                )
-                if own
-                else _PADDING
-                for at in range(passes)
-                for i in range(key.bucket)
-            ]
-        )
-        self.bench.fill_features(variant if own else None)
+        passes = self.passes_at(key.k)
+        requests = example_requests(self._context.spec, key.bucket, passes, random.Random(variant))
+        # Pass after pass, one row of each request in each.
+        rows = zip(*(r.one_by_one() for r in requests or ()), strict=True)
+        padding = [_PADDING] * (passes * key.bucket)
+        self.bench.write(list(itertools.chain(*rows)) if requests else padding)
+        self.bench.fill_features(variant if requests else None)
 
     def _all_at_once(
         self,

@@ -14,7 +14,6 @@ from graphspec.capture.keys import CaptureKey
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.graphs import key_for, replay
 from graphspec.engine.drafters.head_weights import HeadReader
-from graphspec.engine.drafters.layers import product
 from graphspec.engine.drafters.protocol import Proposal, TargetStep
 from graphspec.kernels.adaptive_model import margin_of
 from graphspec.speculators.medusa import MedusaSpeculatorConfig
@@ -47,10 +46,10 @@ class MedusaHead:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, V] float32."""
         for weight, bias in self._blocks:
-            hidden = (hidden + F.silu(product(hidden, weight) + bias)).contiguous()
+            hidden = (hidden + F.silu(F.linear(hidden, weight) + bias)).contiguous()
         if self._map is not None:
-            hidden = product(hidden, self._map).contiguous()
-        return product(hidden, self._head).float()
+            hidden = F.linear(hidden, self._map).contiguous()
+        return F.linear(hidden, self._head).float()
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Weights, by name."""

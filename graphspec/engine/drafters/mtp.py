@@ -21,7 +21,7 @@ from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.eagle import embedding_of
 from graphspec.engine.drafters.graphs import decline
 from graphspec.engine.drafters.head_weights import HeadReader
-from graphspec.engine.drafters.layers import DraftLayers, Rows, product
+from graphspec.engine.drafters.layers import DraftLayers, Rows
 from graphspec.engine.drafters.loop import DraftLoop, Going
 from graphspec.engine.drafters.network import Output, last_computed
 from graphspec.engine.drafters.protocol import Computed, Proposal, TargetStep
@@ -61,7 +61,7 @@ class MTPModule:
             ),
             -1,
         )
-        hidden = self._layers.run(product(both, self._project).contiguous(), rows)
+        hidden = self._layers.run(F.linear(both, self._project).contiguous(), rows)
         return rms_norm(hidden, self._norm, self._eps)
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:

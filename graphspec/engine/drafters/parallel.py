@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from graphspec.capture.keys import CaptureKey
-from graphspec.engine.buffers import RequestRows
+from graphspec.engine.buffers import RequestRows, example_requests
 from graphspec.engine.drafters.context import DraftContext
 from graphspec.engine.drafters.graphs import key_for, replay
 from graphspec.engine.drafters.layers import Rows
@@ -71,24 +71,10 @@ class ParallelDrafter:
 
     def fill_draft_example(self, key: CaptureKey, variant: int) -> None:
         """Random tokens and features, in blocks of the requests' own where there are enough."""
-        made, spec = random.Random(variant), self._context.spec
-        each = -(-key.k // spec.kv_cache.block_size)
-        # Rows that share the scratch block must be equal to be deterministic.
-        own = key.bucket * each < spec.kv_cache.num_blocks
+        requests = example_requests(self._context.spec, key.bucket, key.k, random.Random(variant))
         padding = RequestRows(tokens=(), position=0, blocks=(), padding=key.k)
-        self._bench.write(
-            [
-                RequestRows(
-                    tokens=[made.randrange(spec.model.vocab_size) for _ in range(key.k)],
-                    position=0,
-                    blocks=range(1 + at * each, 1 + (at + 1) * each),
-                )
-                if own
-                else padding
-                for at in range(key.bucket)
-            ]
-        )
-        self._bench.fill_features(variant if own else None)
+        self._bench.write(requests or [padding] * key.bucket)
+        self._bench.fill_features(variant if requests else None)
 
     def draft_pass(self, bucket: int, k: int) -> torch.Tensor:
         """One pass over k rows of each of `bucket` requests, on the buffers' content: logits [bucket * k, draft vocabulary].

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import attrs
 import torch
+from torch.nn import functional as F
 
 from graphspec.config.speculative import HeadQuantization
-from graphspec.engine.drafters.layers import product
 from graphspec.errors import Problem, SpecError
 
 _E4M3_MAX, _E2M1_MAX = 448.0, 6.0
@@ -39,7 +39,7 @@ class PlainScorer:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, V] float32."""
-        return product(hidden, self.weight).float().contiguous()
+        return F.linear(hidden, self.weight).float().contiguous()
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """The weight."""
@@ -56,7 +56,7 @@ class Fp8Scorer:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, V] float32: (quantised hidden @ quantised weight.T) * token scale * row scale."""
         narrow, token = to_fp8(hidden)
-        return product(narrow.float(), self.weight.float()) * token[:, None] * self.scale
+        return F.linear(narrow.float(), self.weight.float()) * token[:, None] * self.scale
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Weight and scales."""
@@ -79,7 +79,7 @@ class Nvfp4Scorer:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, V] float32."""
         weight = from_nvfp4(self.codes, self.scales, self.whole, self.numbers)
-        return product(hidden.float(), weight).contiguous()
+        return F.linear(hidden.float(), weight).contiguous()
 
     def static_tensors(self) -> Mapping[str, torch.Tensor]:
         """Codes and scales."""
