@@ -18,7 +18,7 @@ from graphspec.cli.tables import show_preview
 from graphspec.config.schedule import dense_schedule
 from graphspec.fields import Stage
 from graphspec.formats.write import write_config
-from graphspec.speculators.registry import known_methods, registered_speculative_methods
+from graphspec.speculators.registry import known_methods, speculator_config_class
 from support.peer_cases import folder
 from support.speculative import (
     CASES,
@@ -238,7 +238,9 @@ REQUIRED = {
 @pytest.fixture
 def no_files(monkeypatch):
     """From here on, looking at a file fails the test."""
-    registered_speculative_methods()  # entry points are read once, from files of this installation
+    # Entry points and modules are read once, from files of this installation.
+    for method in known_methods():
+        speculator_config_class(method)
 
     def forbidden(*arguments, **options):
         raise AssertionError(f"a file was looked at: {arguments}")
