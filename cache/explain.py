@@ -7,10 +7,10 @@ import attrs
 
 from graphspec.cache.entry import Entry
 from graphspec.cache.folder.disk import DiskStore
-from graphspec.cache.load import Keyed, first_of_each_key, keyed_units
+from graphspec.cache.load import first_of_each_key, keyed_units
 from graphspec.cache.location import cache_folder
 from graphspec.cache.store import Lookup, Outcome
-from graphspec.cache.units import CompileUnit
+from graphspec.cache.units import CompileUnit, EntryKey
 from graphspec.errors import KeyFactorError, OfflineMissError, Problem
 from graphspec.keys.compare import Difference, compare, parts
 from graphspec.keys.encoding import decode
@@ -123,11 +123,11 @@ def explain(
     """
     store = DiskStore(cache_folder(cache_dir))
     firsts = first_of_each_key(keyed_units(units, spec))
-    return _explained([(k, store.look(key)) for key, k in firsts.items()], store)
+    return _explained([(k.unit.name, key, store.look(key)) for key, k in firsts.items()], store)
 
 
-def offline_miss(found: Sequence[tuple[Keyed, Lookup]], folder: str) -> OfflineMissError:
-    """The error for units that had to be compiled and may not be: each with its key and what came nearest to it."""
+def offline_miss(found: Sequence[tuple[str, EntryKey, Lookup]], folder: str) -> OfflineMissError:
+    """The error for units, by name and key, that had to be compiled and may not be: each with what came nearest to it."""
     return OfflineMissError(
         Problem(
             where=f"unit {unit.unit}",
@@ -155,7 +155,7 @@ def _nearest_in_words(unit: UnitExplanation) -> str:
     return f"the nearest entry, {nearest.key} of unit {nearest.unit}, differs in {'; '.join(shown)}{rest}"
 
 
-def _explained(found: Sequence[tuple[Keyed, Lookup]], store: DiskStore) -> Explanation:
+def _explained(found: Sequence[tuple[str, EntryKey, Lookup]], store: DiskStore) -> Explanation:
     stored, unreadable = _stored(store)
     return Explanation(
         folder=store.root,
@@ -163,13 +163,13 @@ def _explained(found: Sequence[tuple[Keyed, Lookup]], store: DiskStore) -> Expla
         unreadable=unreadable,
         units=tuple(
             UnitExplanation(
-                unit=keyed.unit.name,
-                key=keyed.key.digest,
+                unit=name,
+                key=key.digest,
                 outcome=lookup.outcome,
                 reason=lookup.reason,
-                nearest=_nearest(keyed, stored) if lookup.outcome is Outcome.MISS else None,
+                nearest=_nearest(key, stored) if lookup.outcome is Outcome.MISS else None,
             )
-            for keyed, lookup in found
+            for name, key, lookup in found
         ),
     )
 
@@ -196,8 +196,8 @@ def _unit_key(entry: Entry) -> Mapping[str, Any] | None:
     return key if isinstance(key, Mapping) and "unit" in key else None
 
 
-def _nearest(keyed: Keyed, stored: Sequence[_Stored]) -> Nearest | None:
-    wanted = decode(keyed.key.text)
+def _nearest(wanted_key: EntryKey, stored: Sequence[_Stored]) -> Nearest | None:
+    wanted = decode(wanted_key.text)
     candidates = [s for s in stored if s[1]["unit"] == wanted["unit"]] or stored
     made = [
         Nearest(

@@ -203,7 +203,8 @@ class CompileRun:
         if pending and offline is not None:
             from graphspec.cache.explain import offline_miss
 
-            raise offline_miss([(k, self.first[k.unit.name]) for k in pending], offline)
+            found = [(k.unit.name, k.key, self.first[k.unit.name]) for k in pending]
+            raise offline_miss(found, offline)
         if pending:
             self.compile_all(pending, jobs)
         for one in keyed:

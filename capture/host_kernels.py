@@ -8,6 +8,7 @@ import attrs
 
 from graphspec.cache.bundle.layout import HOST
 from graphspec.cache.entry import Entry
+from graphspec.cache.explain import offline_miss
 from graphspec.cache.load import UnitResult, unit_result, unusable_store
 from graphspec.cache.opened import OpenCache
 from graphspec.cache.store import Lookup, Outcome, set_aside
@@ -60,14 +61,15 @@ def load_or_compile_host_code(
 ) -> UnitResult:
     """Makes a group ready: from the cache, or compiled here and stored. One that is ready is stored where it lacks.
 
-    While another process compiles it, this one waits, at most as long as the cache's configuration says. Where the
-    contract forbids compiling it is compiled nevertheless: it needs neither a compiler on the machine nor a network, and
-    a machine that a bundle was not made for has to draft too. With `strict`, code that cannot be stored is a
-    `CacheUnusableError`.
+    While another process compiles it, this one waits, at most as long as the cache's configuration says. Where compiling is
+    forbidden, code that has to be compiled is an `OfflineMissError`, as a unit is. With `strict`, code that cannot be stored
+    is a `CacheUnusableError`.
     """
     began = time.perf_counter()
     key = host_code_key(group)
     first = lookup = _look(group, cache, key)
+    if lookup.entry is None and cache.offline is not None and not group.is_ready:
+        raise offline_miss([(unit_name(group), key, lookup)], cache.offline)
     while lookup.entry is None:
         late = time.perf_counter() - began > cache.config.lock_wait_seconds
         with cache.locks.try_lock(key) as free:

@@ -20,7 +20,7 @@ from graphspec.capture import warmup as warmup_module
 from graphspec.capture.host_kernels import host_code_key, keeper_in, load_or_compile_host_code
 from graphspec.config.cache import CacheConfig
 from graphspec.config.engine import EngineConfig
-from graphspec.errors import CacheUnusableError, KernelError
+from graphspec.errors import CacheUnusableError, KernelError, OfflineMissError
 from graphspec.kernels import host_code
 from graphspec.kernels.host_code import HostCode, keep_host_code
 from graphspec.kernels.ngram_compiled import CODE as NGRAM
@@ -134,6 +134,21 @@ def test_nobody_is_waited_for_for_ever(cache):
         tiny(), SimpleNamespace(store=cache.store, config=config, locks=Held())
     )
     assert (found.outcome, found.compiled) == (Outcome.MISS, True)
+
+
+def test_offline_compiles_nothing_and_names_the_code_with_its_key(tmp_path, cache):
+    """What is stored is loaded; what is not is an error, as it is for a unit."""
+    offline = open_cache(CacheConfig(offline=True), str(tmp_path / "cache"))
+    group = tiny()
+    with pytest.raises(OfflineMissError) as raised:
+        load_or_compile_host_code(group, offline)
+    (problem,) = raised.value.problems
+    assert problem.where == "unit kernel.host.tiny"
+    assert host_code_key(group).digest in problem.found
+    assert not group.is_ready
+    load_or_compile_host_code(tiny(), cache)
+    assert load_or_compile_host_code(group, offline).outcome is Outcome.HIT
+    assert total_of(group) == 10
 
 
 def test_strict_refuses_code_that_cannot_be_stored(tmp_path):
