@@ -115,7 +115,7 @@ def test_a_process_waits_for_the_one_that_compiles(cache, monkeypatch):
     )
     group.load = lambda payload, seconds: group.loaded.append(bytes(payload))
     monkeypatch.setattr(host_kernels, "_LOCK_POLL_S", 0.0)
-    held = SimpleNamespace(store=cache.store, config=cache.config, locks=Locks())
+    held = SimpleNamespace(offline=None, store=cache.store, config=cache.config, locks=Locks())
     found = load_or_compile_host_code(group, held)
     assert (found.outcome, found.compiled, len(tried)) == (Outcome.HIT, False, 1)
     assert group.loaded == [other.code()]
@@ -131,7 +131,7 @@ def test_nobody_is_waited_for_for_ever(cache):
 
     config = SimpleNamespace(lock_wait_seconds=-1.0)
     found = load_or_compile_host_code(
-        tiny(), SimpleNamespace(store=cache.store, config=config, locks=Held())
+        tiny(), SimpleNamespace(offline=None, store=cache.store, config=config, locks=Held())
     )
     assert (found.outcome, found.compiled) == (Outcome.MISS, True)
 
